@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -70,12 +70,11 @@ def small_cases(spec: Spec) -> list[Case]:
     return chosen or [spec.cases[sized[0][1]]]
 
 
-def problems(spec: Spec, seeds: range) -> Iterator[Problem]:
-    """Yield a problem for each seed; cases and dtypes take turns."""
+def problem_of(spec: Spec, seed: int) -> Problem:
+    """Return the problem of a seed; cases and dtypes take turns."""
     cases = small_cases(spec)
     floating = [dtype for dtype in spec.dtypes if dtype in (torch.float32, torch.float16, torch.bfloat16)]
-    for number, seed in enumerate(seeds):
-        yield Problem(spec, cases[number // len(floating) % len(cases)], floating[number % len(floating)], seed)
+    return Problem(spec, cases[seed // len(floating) % len(cases)], floating[seed % len(floating)], seed)
 
 
 def _bytes(spec: Spec, case: Case) -> int:

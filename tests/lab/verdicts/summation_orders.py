@@ -93,10 +93,14 @@ class Summing(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch le
         if name in ("addmm", "baddbmm") and floating and args[1].numel() and args[2].numel() and not kwargs:
             with self:
                 return args[0] + (args[1] @ args[2])
-        if "pool2d" in name and "backward" in name and args[0].dtype.itemsize == 2:
-            # PyTorch's CPU kernels add up in half precision there.
+        is_half = floating and args[0].dtype.itemsize == 2
+        if is_half and ("convolution" in name or ("pool2d" in name and "backward" in name)):
+            # PyTorch's CPU kernels add up in half precision there, on some machines.
             wide = [one.float() if isinstance(one, Tensor) and one.is_floating_point() else one for one in args]
-            return func(*wide, **kwargs).to(args[0].dtype)
+            made = func(*wide, **kwargs)
+            several = made if isinstance(made, tuple) else (made,)
+            narrow = tuple(None if one is None else one.to(args[0].dtype) for one in several)
+            return narrow if isinstance(made, tuple) else narrow[0]
         if func in DECOMPOSED and floating:
             with self:
                 return DECOMPOSED[func](*args, **kwargs)
