@@ -123,7 +123,7 @@ def make_inputs(case: Case, dtype: torch.dtype, device: str, layout: Layout) -> 
         "x": layout(torch.randn(case.rows, case.cols, dtype=dtype, device=device)),
         "residual": layout(torch.randn(case.rows, case.cols, dtype=dtype, device=device)),
         "weight": layout(torch.randn(case.cols, dtype=dtype, device=device)),
-        "eps": 1e-6,
+        "eps": 1e-3 if case.name == "odd" else 1e-6,  # 1e-3: float32 shows an eps left out
     }
 
 

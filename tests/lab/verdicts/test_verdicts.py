@@ -91,6 +91,14 @@ def test_small_faults_are_found(name: str) -> None:
     assert [fault for fault, seen in found.items() if not seen] == []
 
 
+@pytest.mark.parametrize("name", ["add_rms_norm", "rms_norm", "rms_norm_rope", "exercise rms-norm-backward"])
+@pytest.mark.parametrize("seed", [6000001, 6000028])
+def test_an_eps_left_out_is_found_at_every_seed(name: str, seed: int) -> None:
+    spec = subject(name)
+    found = [found_faults(Problem(spec, case, torch.float32, seed))["eps left out"] for case in small_cases(spec)]
+    assert any(found)
+
+
 @pytest.mark.parametrize(("name", "dtype"), stored_cases())
 def test_allowed_errors_are_those_of_every_machine(name: str, dtype: str) -> None:
     if dtype not in [str(one).removeprefix("torch.") for one in subject(name).dtypes]:

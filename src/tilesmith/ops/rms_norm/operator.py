@@ -80,7 +80,7 @@ def make_inputs(case: Case, dtype: torch.dtype, device: str, layout: Layout) -> 
     return {
         "x": layout(torch.randn(case.rows, case.cols, dtype=dtype, device=device)),
         "weight": layout(torch.randn(case.cols, dtype=dtype, device=device)),
-        "eps": 1e-6,
+        "eps": 1e-3 if case.name == "odd" else 1e-6,  # 1e-3: float32 shows an eps left out
     }
 
 

@@ -117,7 +117,7 @@ def make_inputs(case: Case, dtype: torch.dtype, device: str, layout: Layout) -> 
         "k_weight": layout(torch.randn(head_dim, dtype=dtype, device=device)),
         "cos": layout(angles.cos().to(dtype)),
         "sin": layout(angles.sin().to(dtype)),
-        "eps": 1e-6,
+        "eps": 1e-3 if case.name == "odd" else 1e-6,  # 1e-3: float32 shows an eps left out
     }
 
 
