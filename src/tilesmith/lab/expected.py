@@ -19,6 +19,9 @@ from tilesmith.spec import Inputs, called
 DRAWS = 4
 DRAWS_OF_FEW = 8
 FEW = 256  # elements of the smallest output or gradient
+# Where a few elements have nearly all of the error, such as those of one query with huge scores, draws differ as much.
+DRAWS_OF_CONCENTRATED = 16
+CONCENTRATED = 32  # elements; evenly spread errors of FEW elements count as 85
 DRAWS_AT_KINKS = 8  # further ones, where rounding may move a value across a threshold
 # Up to this size the draws are computed on a CPU, so that a GPU allows the same error to the last digit.
 MOST_BYTES_ON_CPU = 1 << 20
@@ -88,7 +91,7 @@ class Expected:
         self.exact = Values(exact.outputs, exact.gradients(self.cotangents))
         plain = Call(reference, copied(inputs, None), differentiable)
         self.plain = Values(plain.outputs, plain.gradients(self.cotangents))
-        self.draws = _draws(reference, self.inputs, differentiable, self.cotangents)
+        self.draws = _draws(reference, self.inputs, differentiable, self.cotangents, self.exact)
         on_gpu = any(isinstance(one, Tensor) and one.is_cuda for one in inputs.values())
         if on_gpu or len(self.draws) == 1:  # PyTorch's own error may loosen the limit, and never tightens it
             self.draws = [*self.draws, self.plain]
@@ -118,7 +121,11 @@ _kept: OrderedDict[bytes, list[Values]] = OrderedDict()
 
 
 def _draws(
-    reference: Callable[..., Any], inputs: Inputs, differentiable: Sequence[str], cotangents: Sequence[Tensor | None]
+    reference: Callable[..., Any],
+    inputs: Inputs,
+    differentiable: Sequence[str],
+    cotangents: Sequence[Tensor | None],
+    exact: Values,
 ) -> list[Values]:
     """Return the reference's values with each draw of rounding errors; from memory for inputs of the same numbers."""
     tensors = [one for one in (*inputs.values(), *cotangents) if isinstance(one, Tensor)]
@@ -130,12 +137,13 @@ def _draws(
             call = Call(reference, copied(inputs, None), differentiable)
             return [Values(call.outputs, call.gradients(cotangents))]
     if size > MOST_BYTES_ON_CPU:
-        return _drawn(reference, inputs, differentiable, cotangents)
+        return _drawn(reference, inputs, differentiable, cotangents, exact)
     key = _fingerprint(reference, inputs, differentiable, cotangents)
     if key not in _kept:
         device = next((one.device for one in tensors), torch.device("cpu"))
         on_cpu = {name: _moved(value, "cpu") for name, value in inputs.items()}
-        found = _drawn(reference, on_cpu, differentiable, [_moved(one, "cpu") for one in cotangents])
+        its_cotangents = [_moved(one, "cpu") for one in cotangents]
+        found = _drawn(reference, on_cpu, differentiable, its_cotangents, _values_on(exact, torch.device("cpu")))
         _kept[key] = [_values_on(one, device) for one in found]
     _kept.move_to_end(key)
     while len(_kept) > KEPT:
@@ -144,7 +152,11 @@ def _draws(
 
 
 def _drawn(
-    reference: Callable[..., Any], inputs: Inputs, differentiable: Sequence[str], cotangents: Sequence[Tensor | None]
+    reference: Callable[..., Any],
+    inputs: Inputs,
+    differentiable: Sequence[str],
+    cotangents: Sequence[Tensor | None],
+    exact: Values,
 ) -> list[Values]:
     found: list[Values] = []
     kinks = Kinks()
@@ -159,10 +171,29 @@ def _drawn(
     while len(found) < (DRAWS_OF_FEW if fewest < FEW else DRAWS):
         draw()
         fewest = min([fewest, *(one.numel() for one in found[0].outputs if one.numel())])
+    while len(found) < DRAWS_OF_CONCENTRATED and _is_concentrated(found[0], exact):
+        draw()
     if kinks.turn():
         for _ in range(DRAWS_AT_KINKS):
             draw()
     return found
+
+
+def _is_concentrated(draw: Values, exact: Values) -> bool:
+    """Return whether a few elements of a large output or gradient have nearly all of its error."""
+    pairs = list(zip(draw.outputs, exact.outputs, strict=True))
+    pairs += [
+        (one, other)
+        for name, one in draw.gradients.items()
+        if one is not None and (other := exact.gradients[name]) is not None
+    ]
+    for one, other in pairs:
+        if one.is_floating_point() and one.numel() >= FEW:
+            squares = (one.double() - other).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).square()
+            largest = squares.max()
+            if largest > 0 and (squares / largest).sum() ** 2 < CONCENTRATED * (squares / largest).square().sum():
+                return True
+    return False
 
 
 def _fingerprint(reference: Any, inputs: Inputs, differentiable: Iterable[str], cotangents: Iterable[Any]) -> bytes:

@@ -57,6 +57,12 @@ def test_few_elements_may_round_alike_in_every_draw() -> None:
     assert refusals(Problem(spec, one, torch.float16, 1000205))[1] == []
 
 
+def test_errors_of_few_elements_differ_between_draws() -> None:
+    spec = subject("exercise flash-attention-causal")
+    large_scores = next(case for case in spec.cases if case.name == "large-scores")
+    assert refusals(Problem(spec, large_scores, torch.float16, 7000098))[1] == []
+
+
 class Approximated(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch leaves it so
     """Compute a function as a library may: off by three and a half roundings of its largest value."""
 
@@ -91,7 +97,7 @@ def test_small_faults_are_found(name: str) -> None:
     assert [fault for fault, seen in found.items() if not seen] == []
 
 
-@pytest.mark.parametrize("name", ["add_rms_norm", "rms_norm", "rms_norm_rope", "exercise rms-norm-backward"])
+@pytest.mark.parametrize("name", ["add_rms_norm", "rms_norm", "rms_norm_rope"])
 @pytest.mark.parametrize("seed", [6000001, 6000028])
 def test_an_eps_left_out_is_found_at_every_seed(name: str, seed: int) -> None:
     spec = subject(name)
