@@ -23,7 +23,8 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tens
 
 
 def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
-    apart = x - x.sum(-1, keepdim=True) / x.shape[-1]
+    apart = x - x[..., :1].detach()  # equal elements are their mean, without rounding
+    apart = apart - apart.sum(-1, keepdim=True) / x.shape[-1]
     normed = apart / ((apart * apart).sum(-1, keepdim=True) / x.shape[-1] + eps).sqrt()
     normed = normed if weight is None else normed * weight
     return normed if bias is None else normed + bias

@@ -64,3 +64,18 @@ def test_gradients_of_a_product_whose_activation_leaves_the_range(activation: st
         y = ts.ops.matmul(a, b, activation=activation)
         (gradient,) = torch.autograd.grad(y, a, torch.tensor([[1.0, 1.0, 0.0]]).half())
     assert gradient.tolist() == [[100.0] * 9]
+
+
+def test_gradient_of_the_weight_of_outer_products() -> None:
+    # The products are ±1e6 and ±2e6. Their sums with small cotangents are about 500.
+    torch.manual_seed(0)
+    a, b = ((torch.randn(1, 2, 2, 3).sign() * size).half() for size in (1000, 2000))
+    weight, dz = torch.randn(1, 9).half(), torch.randn(1, 2, 2, 1).half() * 1e-3
+
+    def gradient(dtype: torch.dtype) -> Tensor:
+        leaf = weight.to(dtype).requires_grad_()
+        z = ts.ops.outer_product_mean(a.to(dtype), b.to(dtype), weight=leaf)
+        return torch.autograd.grad(z, leaf, dz.to(dtype))[0].double()
+
+    with ts.use("interpret"):
+        torch.testing.assert_close(gradient(torch.float16), gradient(torch.float64), rtol=5e-3, atol=5.0)

@@ -10,6 +10,7 @@ saves a second such pass.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -22,6 +23,7 @@ from tilesmith.ops.runtime.composing.side_stream import SideStream
 from tilesmith.ops.runtime.flat_arguments import flat_arguments
 from tilesmith.ops.runtime.kernels import kernels
 
+MOST_IN_FLOAT16 = 2.0**12  # of one product; outer products add up a few of this size
 CHUNK_BYTES = 64 << 20  # of outer products, unless `chunk` gives the number of residues: enough to fill a GPU
 
 
@@ -89,14 +91,22 @@ class Alignments:
             # divided operands are about as large as those of single elements, and do not overflow.
             self.divisor = torch.exp2(torch.floor(torch.log2(present.sum(1).clamp(min=1)) / 2))
 
+    @cached_property
+    def scale(self) -> Tensor | None:
+        """A power of two: float16 holds the outer products of operands divided by it. None for other dtypes."""
+        if self.divisor is None or not self.left.numel():
+            return None
+        largest = [one.nan_to_num(0.0, 0.0, 0.0).abs().amax().float() for one in (self.left, self.right)]
+        return torch.exp2(torch.ceil(torch.log2((largest[0] * largest[1] / MOST_IN_FLOAT16).clamp(min=1)) / 2))
+
     def products(self, chunk: slice) -> Tensor:
         """Return the outer products of pairs whose first residue is in the chunk, [pairs, channels · channels].
 
-        They are divided by both residues' divisors, if there are any.
+        They are divided by both residues' divisors and by the square of the scale, if there are any.
         """
         left, right, channels = self.left[:, self.rows(chunk)], self.right, self.channels
-        if self.divisor is not None:
-            divisor = self.divisor.repeat_interleave(channels, dim=1)[..., None].to(left.dtype)
+        if self.divisor is not None and self.scale is not None:
+            divisor = (self.divisor * self.scale).repeat_interleave(channels, dim=1)[..., None].to(left.dtype)
             left, right = left / divisor[:, self.rows(chunk)], right / divisor
         products: Tensor = transposed(product(left, right.mT).view(-1, channels, self.residues, channels))
         return products.view(-1, channels * channels)
@@ -154,7 +164,8 @@ class Gradients:
     def _with_weight_gradient(
         self, before: Tensor | None, balanced: Tensor, alignments: Alignments, chunk: slice
     ) -> Tensor:  # fmt: skip
-        return self._sum(before, product(balanced.flatten(0, 1).t(), alignments.products(chunk)))
+        more = product(balanced.flatten(0, 1).t(), alignments.products(chunk)).to(self.dtype)
+        return self._sum(before, more if alignments.scale is None else more * alignments.scale**2)
 
     def _sum(self, before: Tensor | None, more: Tensor) -> Tensor:
         return more.to(self.dtype) if before is None else before + more
