@@ -33,7 +33,6 @@ from subjects import Problem, problem_of, small_cases, subjects
 from summation_orders import ORDERS, Summing
 
 RATES = Path(__file__).with_name("rates.json")
-SEEDS_OF_FAULTS = 8
 STORED_EVERY = 10.0  # seconds
 Found = tuple[str, int, dict[str, float], list[str], dict[str, bool]]
 
@@ -121,12 +120,12 @@ def _about() -> dict[str, str]:
     }
 
 
-def tasks(first: int, seeds: int, only: Sequence[str] = ()) -> Iterator[tuple[int, int, bool]]:
-    """Yield the number of a subject, a seed, and whether faults are tried. Subjects take turns."""
+def tasks(first: int, seeds: int, with_faults: int, only: Sequence[str] = ()) -> Iterator[tuple[int, int, bool]]:
+    """Yield the number of a subject, a seed, and whether faults are tried: at its first seeds. Subjects take turns."""
     chosen = [number for number, spec in enumerate(subjects()) if not only or spec.name in only]
     for done in range(-(-seeds // len(subjects()))):
         for number in chosen:
-            yield number, first + done, done < SEEDS_OF_FAULTS
+            yield number, first + done, done < with_faults
 
 
 def measured(all_tasks: Iterable[tuple[int, int, bool]], jobs: int = 1) -> Iterator[Found]:
@@ -160,6 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0, help="each subject's first seed")
+    parser.add_argument("--faults", type=int, default=8, help="how many seeds of each subject try faults too")
     parser.add_argument("--jobs", type=int, default=1, help="how many processes")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
     parser.add_argument("--only", nargs="*", default=[], help="measure these subjects only")
@@ -167,7 +167,7 @@ def main() -> None:
     options = parser.parse_args()
     rates = Rates()
     start = stored = time.monotonic()
-    for found in measured(tasks(options.first, options.seeds, options.only), options.jobs):
+    for found in measured(tasks(options.first, options.seeds, options.faults, options.only), options.jobs):
         rates.add(found)
         now = time.monotonic()
         if options.json and now - stored > STORED_EVERY:

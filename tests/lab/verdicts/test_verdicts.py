@@ -142,7 +142,7 @@ def test_documentation_shows_the_stored_rates() -> None:
 @pytest.mark.slow
 def test_no_right_implementation_is_refused_and_every_fault_found() -> None:
     rates = Rates()
-    for found in measured(tasks(first=0, seeds=4 * len(subjects()))):
+    for found in measured(tasks(first=0, seeds=4 * len(subjects()), with_faults=4)):
         rates.add(found)
     assert rates.refused == []
     assert rates.missed == {}

@@ -2,7 +2,7 @@ import torch
 import triton
 import triton.language as tl
 
-TILE_ROWS, TILE_COLUMNS, TILE_INNER = 32, 32, 32
+TILE_ROWS, TILE_COLUMNS, TILE_INNER = 32, 32, 16
 
 
 @triton.jit
