@@ -3,18 +3,23 @@
     python benchmarks/inspect/field.py --root liger=~/Liger-Kernel/src --root tutorials=~/triton/python/tutorials@3.9.0
 
 Libraries come from --root or from where pip installed them; absent ones are skipped and named. A script is right if it
-ends well, launches a kernel, and no finding is an error. `--json FILE` stores the rows of this run alone. With
-`--compare FILE` the exit status is 1 where a verdict is worse than in FILE.
+ends well, launches a kernel, and no finding is an error. `--json FILE` replaces the rows of this run in FILE. A row has
+its date, commit and releases; each release of Triton has its own rows. With `--compare FILE` the exit status is 1 where
+a verdict is worse than in FILE.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import contextlib
+import datetime
+import functools
 import importlib.metadata
 import json
 import os
 import resource
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -29,6 +34,8 @@ from tilesmith.lab.inspect.model import Inspection
 from tilesmith.lab.inspect.options import InspectOptions
 from tilesmith.lab.inspect.running.script import Limits, inspect_script
 from tilesmith.toolchain.compiler import Target
+
+Script = tuple[str, Path | str, tuple[str, ...], str]  # name, file or module, arguments, the library's folder
 
 HERE = Path(__file__).parent
 GLUON_TESTS = {  # of Triton's Gluon tutorials: which tests pytest selects with -k, small sizes
@@ -71,19 +78,20 @@ def verdict(name: str, found: Inspection) -> dict[str, Any]:
     }
 
 
-def scripts(roots: dict[str, Path], wanted: list[str]) -> list[tuple[str, Path | str, tuple[str, ...], str]]:
+def scripts(roots: dict[str, Path], wanted: list[str]) -> list[Script]:
     """Return name, file or module, arguments and the library's folder of each script that can run."""
-    known: list[tuple[str, Path | str, tuple[str, ...], str]] = [
-        (script.stem, script, (), str(roots.get(script.stem.partition("_")[0], "")))
-        for script in sorted((HERE / "scripts").glob("*.py"))
-        if script.stem.partition("_")[0] in {*roots, "inductor"}
-    ]
-    if "tutorials" in roots:
+    known: list[Script] = []
+    if "tutorials" in roots:  # first, since these take longest
         known += [(f"tutorial_{file.stem}", file, (), "") for file in sorted(roots["tutorials"].glob("[01]*.py"))]
         for stem, chosen in GLUON_TESTS.items():
             file = roots["tutorials"] / "gluon" / f"{stem}.py"
             if file.is_file():
                 known.append((f"gluon_{stem}", "pytest", ("-q", "-x", str(file), "-k", chosen), str(file.parent)))
+    known += [
+        (script.stem, script, (), str(roots.get(script.stem.partition("_")[0], "")))
+        for script in sorted((HERE / "scripts").glob("*.py"))
+        if script.stem.partition("_")[0] in {*roots, "inductor"}
+    ]
     return [one for one in known if not wanted or any(one[0].startswith(start) for start in wanted)]
 
 
@@ -102,43 +110,70 @@ def children_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
+def commit_of(folder: Path) -> str:
+    """Return the commit of a checkout, with a + if files differ from it; empty outside one."""
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty=+", "--exclude=*"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def row_of(script: Script, seconds: float, known: dict[str, str], commit: str) -> dict[str, Any]:
+    """Inspect one script in processes of its own and return its row. `known`: version of each library."""
+    name, file, arguments, folder = script
+    before = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, before]))
+    start, busy = time.monotonic(), children_seconds()
+    settings = replace(InspectOptions(), targets=(Target.parse("cuda:90"),))
+    try:
+        found = inspect_script(file, arguments, settings, Limits(seconds=seconds, of_cpu=True))
+    finally:
+        os.environ["PYTHONPATH"] = before
+    row = {**verdict(name, found), "seconds": round(time.monotonic() - start, 1)}
+    row["cpu_seconds"] = round(children_seconds() - busy, 1)
+    library = "tutorials" if row["source"] in ("tutorial", "gluon") else row["source"]
+    row["version"] = known.get(library, found.torch if library == "inductor" else "")
+    row |= {"torch": found.torch, "triton": found.triton, "commit": commit, "date": str(datetime.date.today())}
+    print(
+        f"{row['verdict']:12} {name:32} {row['kernels']:3} kernels {row['cpu_seconds']:6.1f} s  {row['reason'][:120]}",
+        flush=True,
+    )
+    return row
+
+
+def stored(rows: list[dict[str, Any]], table: Path) -> None:
+    """Write rows into a table, in place of earlier rows of the same scripts and release of Triton."""
+    earlier = json.loads(table.read_text())["rows"] if table.is_file() else []
+    merged = {(row["triton"], row["script"]): row for row in [*earlier, *rows]}
+    table.write_text(json.dumps({"rows": [merged[name] for name in sorted(merged)]}, indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", action="append", default=[], metavar="LIBRARY=FOLDER")
+    parser.add_argument("--root", action="append", default=[], metavar="LIBRARY=FOLDER[@VERSION]")
     parser.add_argument("--script", action="append", default=[], help="only scripts whose names start so")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds of CPU time for each script")
+    parser.add_argument("--jobs", type=int, default=1, help="how many scripts run at once")
+    parser.add_argument("--commit", default=commit_of(HERE), help="of Tilesmith, where this folder is no checkout")
     parser.add_argument("--json", type=Path, help="write the table here")
     parser.add_argument("--compare", type=Path, help="a table of an earlier run")
     options = parser.parse_args()
-    given = versions_of(options.root)
     roots = roots_of(options.root)
     for absent in sorted({*PACKAGES, *FOLDERS} - {*roots}):
         print(f"{absent} is not here: pass --root {absent}=FOLDER")
-    rows, before = [], os.environ.get("PYTHONPATH", "")
-    settings = replace(InspectOptions(), targets=(Target.parse("cuda:90"),))
-    for name, file, arguments, folder in scripts(roots, options.script):
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, before]))
-        start, busy = time.monotonic(), children_seconds()
-        found = inspect_script(file, arguments, settings, Limits(seconds=options.timeout, of_cpu=True))
-        versions = {"tilesmith": found.tilesmith, "torch": found.torch, "triton": found.triton}
-        row = {**verdict(name, found), "seconds": round(time.monotonic() - start, 1)}
-        row["cpu_seconds"] = round(children_seconds() - busy, 1)
-        library = "tutorials" if row["source"] in ("tutorial", "gluon") else row["source"]
-        row["version"] = given.get(library, found.torch if library == "inductor" else "")
-        rows.append(row)
-        print(
-            f"{row['verdict']:12} {name:32} {row['kernels']:3} kernels {row['seconds']:6.1f} s  {row['reason'][:120]}",
-            flush=True,
-        )
-        if options.json:
-            options.json.write_text(json.dumps({**versions, "rows": rows}, indent=1) + "\n")
-    right = sum(row["verdict"] == "right" for row in rows)
-    print(f"{right} of {len(rows)} right")
-    if options.compare:
-        earlier = {row["script"]: row["verdict"] for row in json.loads(options.compare.read_text())["rows"]}
-        worse = [row["script"] for row in rows if row["verdict"] != "right" and earlier.get(row["script"]) == "right"]
-        if worse:
-            sys.exit(f"worse than in {options.compare}: {', '.join(worse)}")
+    earlier = json.loads(options.compare.read_text())["rows"] if options.compare else []
+    known = versions_of(options.root)
+    of_script = functools.partial(row_of, seconds=options.timeout, known=known, commit=options.commit)
+    rows: list[dict[str, Any]] = []
+    with concurrent.futures.ProcessPoolExecutor(options.jobs) as pool:
+        running = [pool.submit(of_script, script) for script in scripts(roots, options.script)]
+        for one in concurrent.futures.as_completed(running):
+            rows.append(one.result())
+            if options.json:
+                stored(rows, options.json)
+    print(f"{sum(row['verdict'] == 'right' for row in rows)} of {len(rows)} right")
+    right = {row["script"] for row in earlier if row["verdict"] == "right"}
+    worse = [row["script"] for row in rows if row["verdict"] != "right" and row["script"] in right]
+    if worse:
+        sys.exit(f"worse than in {options.compare}: {', '.join(sorted(worse))}")
 
 
 if __name__ == "__main__":
