@@ -30,6 +30,19 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert done.stdout
 
 
+def test_inspect_imports_torch_only_where_the_script_runs(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nprint('torch' in sys.modules, 'torch._dynamo' in sys.modules, file=sys.stderr)")
+    program = (
+        "import sys\nfrom tilesmith.cli import main\n"
+        "try: main()\n"
+        "finally: print(sorted({'torch', 'triton', 'numpy'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, "inspect", str(script)], capture_output=True, text=True)
+    assert done.stderr.splitlines()[0] == "True False", done.stderr
+    assert done.stderr.splitlines()[-1] == "[]", done.stderr
+
+
 def test_check_does_not_import_torch_compile() -> None:
     program = (
         "import sys\nfrom tilesmith.cli import main\n"

@@ -23,7 +23,7 @@ from tilesmith.lab.inspect.output.page import write_html
 from tilesmith.lab.inspect.output.page_data import MOST_STEP_BYTES, page_data
 from tilesmith.lab.inspect.tracing.steps import MOST_STEPS
 from tilesmith.toolchain.interpreter.values import variables
-from tilesmith.toolchain.interpreter.values.variables import Variable
+from tilesmith.toolchain.variable import Variable
 
 EVIL = '</script><img src="x" onerror="window.injected = 1">'
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tilesmith.toolchain.interpreter.values.variables import Variable
+from tilesmith.toolchain.variable import Variable
 
 Program = tuple[int, int, int]
 Severity = Literal["error", "warning", "info"]

@@ -90,12 +90,14 @@ def _session(options: Any, line: _Line) -> Any:
 
 
 def _run(pipe: Connection, options: Any, script: str, arguments: Sequence[str]) -> tuple[Any, Any]:
+    import triton
+
     from tilesmith.lab.inspect.model import Ending
     from tilesmith.lab.inspect.options import InspectError
     from tilesmith.lab.inspect.running.watch import watching
 
     session = _session(options, _Line(os.environ[ADDRESS], pipe))
-    pipe.send(("started", session.has_gpu, session.sector_bytes))
+    pipe.send(("started", session.has_gpu, session.sector_bytes, triton.__version__))
     sys.argv = [script, *arguments]
     try:
         with watching(session):

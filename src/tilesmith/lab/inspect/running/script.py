@@ -45,6 +45,7 @@ class _Gathered:
     device: str = ""
     has_gpu: bool = False
     sector_bytes: int = 32
+    triton: str = ""
     compiling: tuple[str, str] = ("", "")
     ending: Ending | None = None
 
@@ -135,8 +136,8 @@ def _gather(
 
 def _note(message: Any, gathered: _Gathered, progress: Callable[[str], None]) -> None:
     match message:
-        case ("started", has_gpu, sector_bytes):
-            gathered.has_gpu, gathered.sector_bytes = has_gpu, sector_bytes
+        case ("started", has_gpu, sector_bytes, triton):
+            gathered.has_gpu, gathered.sector_bytes, gathered.triton = has_gpu, sector_bytes, triton
             progress("running")
         case ("compiling", kernel, target):
             gathered.compiling = (kernel, target)
@@ -181,7 +182,7 @@ def _inspection(script: Path | str, arguments: Sequence[str], gathered: _Gathere
     return Inspection(
         tilesmith=__version__,
         torch=version("torch"),
-        triton=_triton_version(),
+        triton=gathered.triton,
         script=str(script),
         arguments=tuple(arguments),
         device=gathered.device,
@@ -194,9 +195,3 @@ def _inspection(script: Path | str, arguments: Sequence[str], gathered: _Gathere
         ending=gathered.ending or Ending("finished"),
         notes=gathered.notes,
     )
-
-
-def _triton_version() -> str:
-    import triton
-
-    return str(triton.__version__)

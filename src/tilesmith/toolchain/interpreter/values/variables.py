@@ -24,31 +24,13 @@ from tilesmith.toolchain.interpreter.memory import Memory, Observer, Program, is
 from tilesmith.toolchain.interpreter.numerics import is_narrow, widen
 from tilesmith.toolchain.interpreter.rewriting import is_rewritten
 from tilesmith.toolchain.interpreter.values.undefined import undefined_of
+from tilesmith.toolchain.variable import UNDEFINED, Variable
 
 if TYPE_CHECKING:
     from tilesmith.toolchain.interpreter.patches import Builder
 
 ROWS, COLUMNS, IN_A_ROW = 4, 6, 6  # of an excerpt: a tile's first rows and columns; elements of one dimension
-UNDEFINED = "?"
 _POINTER_BITS = 64
-
-
-@dataclass(frozen=True)
-class Variable:
-    """One variable after a step.
-
-    - `memory`: "registers", "shared" or "constant".
-    - `rows`: the first elements as text; UNDEFINED for lanes without a value. Of a pointer: offsets in elements.
-    - `summary`: all elements in a few words.
-    """
-
-    name: str
-    memory: str
-    shape: tuple[int, ...]
-    format: str
-    bits: int  # of one element
-    rows: tuple[tuple[str, ...], ...]
-    summary: str
 
 
 @dataclass(frozen=True)
