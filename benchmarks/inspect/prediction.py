@@ -58,11 +58,36 @@ def predicted_rows(name: str) -> list[dict[str, Any]]:
         facts = kernel.targets["cuda:90"]
         row = rows.setdefault(
             kernel.name,
-            {"case": name, "kernel": kernel.name, "bound": kernel.bound, "launches": 0, "predicted_us": 0.0},
+            {
+                "case": name,
+                "kernel": kernel.name,
+                "bound": kernel.bound,
+                "launches": 0,
+                "predicted_us": 0.0,
+                "facts": [],
+            },
         )
         row["launches"] += kernel.launches
         row["predicted_us"] += kernel.launches * (facts.predicted_floor_us or math.nan)
+        row["facts"].append(facts_of(kernel, facts))
     return [*rows.values()]
+
+
+def facts_of(kernel: Any, facts: Any) -> dict[str, Any]:
+    """Return the facts of one kernel that a model of its time may use, so that a model can be tried without a run."""
+    return {
+        "launches": kernel.launches, "programs": kernel.programs, "blocks": facts.blocks_per_multiprocessor,
+        "warps": facts.num_warps, "stages": facts.num_stages, "tensor_cores": facts.tensor_cores,
+        "memory_us": facts.predicted_memory_us, "compute_us": facts.predicted_compute_us,
+        "unique_bytes": kernel.unique_bytes, "work": dict(kernel.flops_by_kind),
+        "accesses": [
+            {
+                "kind": one.kind, "executions": one.executions, "bytes": one.bytes, "unique_bytes": one.unique_bytes,
+                "requests": one.requests, "sectors_per_request": one.sectors_per_request, "pipelined": one.pipelined,
+            }
+            for one in kernel.accesses
+        ],
+    }  # fmt: skip
 
 
 def measured_rows(name: str) -> list[dict[str, Any]]:
@@ -245,7 +270,8 @@ def table(results: dict[str, Any]) -> dict[str, Any]:
     for row in results["measure"]:
         floor = floors.get((row["case"], row["kernel"]))
         if floor and floor["launches"] == row["launches"] and row["measured_us"] > 0 and floor["predicted_us"] > 0:
-            rows.append({**floor, "measured_us": row["measured_us"]})
+            shown = {name: value for name, value in floor.items() if name != "facts"}
+            rows.append({**shown, "measured_us": row["measured_us"]})
     rows.sort(key=lambda row: float(row["measured_us"] / row["predicted_us"]))
     ratios = [round(row["measured_us"] / row["predicted_us"], 2) for row in rows]
     return {
