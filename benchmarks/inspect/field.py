@@ -47,6 +47,7 @@ GLUON_TESTS = {  # of Triton's Gluon tutorials: which tests pytest selects with 
     "07-persistence": "pipelined and 4-3-64-64-64-208",
     "08-warp-specialization": "elementwise and 4-2-2-32-64-4000",
 }
+BLACKWELL = ("tutorial_10-block-scaled-matmul",)  # scripts that launch nothing on an older GPU
 KNOWN_FAULTS: dict[str, tuple[str, ...]] = {  # by script: the kinds of errors that are true
     # Block pointers left Triton with 3.9.
     **dict.fromkeys(("gems_pointwise", "protenix_tri_attention"), ("compile-error", "kernel-error")),
@@ -122,7 +123,8 @@ def row_of(script: Script, seconds: float, known: dict[str, str], commit: str) -
     before = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, before]))
     start, busy = time.monotonic(), children_seconds()
-    settings = replace(InspectOptions(), targets=(Target.parse("cuda:90"),))
+    target = Target.parse("cuda:100" if name in BLACKWELL else "cuda:90")
+    settings = replace(InspectOptions(), targets=(target,))
     try:
         found = inspect_script(file, arguments, settings, Limits(seconds=seconds, of_cpu=True))
     finally:

@@ -70,7 +70,10 @@ class CublasLt:
 
     def matmul(self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
         """Write a · bᵀ to c."""
-        c.copy_(a.float() @ b.float().T)
+        if a.dtype == b.dtype == c.dtype:
+            torch.matmul(a, b.T, out=c)
+        else:
+            c.copy_(a.float() @ b.float().T)
 
     def gemm(
         self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor, alpha: float, beta: float

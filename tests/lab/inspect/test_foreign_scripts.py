@@ -19,6 +19,8 @@ from triton.experimental.gluon import language as gl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilesmith.lab.inspect import inspect
+from tilesmith.lab.inspect.running import tensor_tracker
+from tilesmith.lab.inspect.running.half_precision import write_product
 
 
 @gluon.jit  # type: ignore[untyped-decorator]  # Triton ships no types
@@ -160,6 +162,58 @@ def test_a_half_precision_sum_is_rounded_once() -> None:
     sums: list[float] = []
     inspect(program, targets=HOPPER)
     assert sums[0] == pytest.approx(327.5, rel=1e-3)
+
+
+@pytest.fixture
+def products(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """A list that grows by the shape of each product that the host computes late."""
+    computed: list[tuple[int, ...]] = []
+
+    def counted(output: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+        computed.append(tuple(output.shape))
+        write_product(output, left, right)
+
+    monkeypatch.setattr(tensor_tracker, "write_product", counted)
+    return computed
+
+
+def test_a_loop_computes_no_products_that_nobody_reads(products: list[tuple[int, ...]]) -> None:
+    def program() -> None:
+        a, b = torch.randn(5, 3, device="cuda"), torch.randn(3, 4, device="cuda")
+        out = torch.empty(5, 4, device="cuda")
+        for _ in range(100):
+            product = torch.matmul(a, b)
+            torch.mm(a, b, out=out)
+        assert not products
+        product += 1
+        assert torch.allclose(product, (a[:, :, None] * b).sum(1) + 1, atol=1e-5)
+        assert torch.allclose(out + 1, product, atol=1e-5)
+
+    inspect(program, targets=HOPPER)
+    assert 0 < len(products) < 100
+
+
+def test_a_product_that_waits_sees_its_inputs_as_they_were(products: list[tuple[int, ...]]) -> None:
+    def program() -> None:
+        a, b = torch.ones(2, 3, device="cuda"), torch.ones(3, 2, device="cuda")
+        product = a @ b
+        chained = product @ b.T
+        assert not products
+        a.mul_(2)
+        sums.extend([product.sum().item(), chained.sum().item()])
+        copied = torch.empty_like(a)
+        planted.copy[(1,)](a, copied, a.numel(), BLOCK=8)
+        later = copied @ b
+        planted.copy[(1,)](torch.zeros_like(b), b, b.numel(), BLOCK=8)  # the product still has the ones
+        sums.append(later.sum().item())
+        weight = torch.ones(3, 2, device="cuda", requires_grad=True)
+        (a @ weight).sum().backward()
+        assert weight.grad is not None
+        sums.append(weight.grad.sum().item())
+
+    sums: list[float] = []
+    inspect(program, targets=HOPPER)
+    assert sums == [12.0, 36.0, 24.0, 24.0]
 
 
 @pytest.mark.slow

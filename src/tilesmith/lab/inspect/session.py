@@ -81,7 +81,9 @@ class Session:
     notes: dict[str, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.tensors = TensorTracker(self._before_use, not self.has_gpu, self._unwritten_read)
+        self.tensors = TensorTracker(
+            self._before_use, not self.has_gpu, self._unwritten_read, lambda *call: self._deferred.add_call(*call)
+        )
         self.launches: Counter[int] = Counter()
         self._numbers: dict[Any, int] = {}
         self._signatures: Counter[str] = Counter()

@@ -35,6 +35,7 @@ def cuda_kernels_on_host(tracker: TensorTracker) -> Iterator[None]:
             fn = _tracked(fn, tracker)
         stock(library, op_name, fn, dispatch_key, **options)
         if is_plain and key == "CUDA":
+            tracker.never_defer()
             serve = _for_pretended_gpu(fn, _host_kernel(library, op_name), tracker)
             with warnings.catch_warnings():  # PyTorch warns of the kernel that is replaced
                 warnings.simplefilter("ignore")

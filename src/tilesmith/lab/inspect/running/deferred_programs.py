@@ -1,12 +1,13 @@
-"""Programs of a launch that run only when the inspected script reads their results.
+"""Programs of a launch, and matrix products of torch, that run only when the inspected script reads their results.
 
-Without a GPU the interpreter computes all results. A large grid takes long, and a script may never read its results.
+Without a GPU the host computes all results. A large grid takes long, and a script may never read its results: a loop
+that measures time calls the same function ten thousand times.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -18,26 +19,30 @@ from tilesmith.lab.inspect.running.tensor_tracker import tensors_in
 from tilesmith.toolchain.interpreter import Launched, Observer, interpret, interpret_together
 from tilesmith.toolchain.interpreter.host import with_tensors
 
-LONG_QUEUE = 8  # launches; from there on, those whose results are gone are dropped
+LONG_QUEUE = 8  # from there on, work whose results are gone is dropped
 
 _use_count: Any = torch._C._storage_Use_Count
 
 
 @dataclass
 class _Deferred:
-    """The remaining programs of one launch, and the storages that they read or write."""
+    """Work that has not run yet, and the storages that it reads or writes."""
 
-    launched: Launched
-    programs: Iterator[Program]
-    storages: set[int]
+    run: Callable[[], None]
+    tensors: list[torch.Tensor]  # aliases: the script's own tensors must be free to go
     written: set[int]
+    replaces: bool = False  # all of what is in the written storages
+
+    @property
+    def storages(self) -> set[int]:
+        return set(_storages(self.tensors))
 
 
 class DeferredPrograms:
-    """All programs that have not run yet, in launch order. `observer` sees the accesses of programs that run here."""
+    """All work that has not run yet, in launch order. `observer` sees the accesses of programs that run here."""
 
     def __init__(self, observer: Callable[[Launched], Observer | None] = lambda launched: None) -> None:
-        self._launches: list[_Deferred] = []
+        self._queue: list[_Deferred] = []
         self._observer = observer
 
     def add(
@@ -50,51 +55,61 @@ class DeferredPrograms:
         first = next(programs, None)
         if first is None:
             return
-        storages = set(_storages(tensors_in(launched.arguments)))
         names = launched.arguments if written is None else written
         outputs = set(_storages(tensors_in([launched.arguments[name] for name in names])))
-        # Aliases: the script's own tensors must be free to go.
         aliases = {name: with_tensors(value, _alias) for name, value in launched.arguments.items()}
         deferred = replace(launched, arguments=aliases)
-        rest = chain([first], programs)
-        self._launches.append(_Deferred(deferred, rest, storages, outputs))
-        if len(self._launches) > LONG_QUEUE:
+        self._add(_Deferred(lambda: self._run(deferred, chain([first], programs)), [*tensors_in(aliases)], outputs))
+
+    def add_call(self, call: Callable[..., None], inputs: Sequence[torch.Tensor], output: torch.Tensor) -> None:
+        """Keep `call(output, *inputs)`, which writes the output, for later."""
+        aliases = [_alias(tensor) for tensor in (output, *inputs)]
+        replaces = output.untyped_storage().nbytes() == output.nbytes
+        self._add(_Deferred(lambda: call(*aliases), aliases, set(_storages([output])), replaces))
+
+    def _add(self, deferred: _Deferred) -> None:
+        self._queue.append(deferred)
+        if len(self._queue) > LONG_QUEUE:
             self._drop_unreadable()
 
     def run_for(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Run the programs that these tensors depend on."""
-        if self._launches:
+        """Run the work that these tensors depend on."""
+        if self._queue:
             storages = set(_storages(tensors))
-            while any(one.storages & storages for one in self._launches):
-                self._run_first()
+            while any(one.storages & storages for one in self._queue):
+                self._queue.pop(0).run()  # in order: later work may read what earlier work writes
 
     def run_all(self) -> None:
-        while self._launches:
-            self._run_first()
+        while self._queue:
+            self._queue.pop(0).run()
 
-    def _run_first(self) -> None:
-        # Later launches may read what earlier launches write, so the order is kept.
-        first = self._launches.pop(0)
-        launched = first.launched
+    def _run(self, launched: Launched, programs: Iterator[Program]) -> None:
         observer = self._observer(launched)
-        left = interpret_together(launched, observer, list(first.programs))
+        left = interpret_together(launched, observer, list(programs))
         interpret(launched.kernel, launched.grid, launched.arguments, observer, left)
 
     def _drop_unreadable(self) -> None:
-        """Drop launches whose results nobody can read any more: neither the script nor a later launch."""
+        """Drop work whose results nobody can read any more: neither the script nor later work."""
         ours: Counter[int] = Counter()
-        for one in self._launches:
-            ours.update(_storages(tensors_in(one.launched.arguments)))
+        for one in self._queue:
+            ours.update(_storages(one.tensors))
         kept: list[_Deferred] = []
         needed: set[int] = set()
-        for one in reversed(self._launches):
+        replaced: set[int] = set()
+        for one in reversed(self._queue):
             # One more reference is that of the Python object that `_storages` made.
-            dead = all(_use_count(storage) <= ours[storage] + 1 for storage in one.written)
+            dead = all(storage in replaced or _use_count(storage) <= ours[storage] + 1 for storage in one.written)
             if dead and not one.written & needed:
                 continue
             kept.insert(0, one)
-            needed |= set(_storages(tensors_in(one.launched.arguments)))
-        self._launches = kept
+            read = one.storages
+            if one.replaces:
+                read = set(_storages(one.tensors[1:]))
+                needed -= one.written
+                replaced |= one.written
+            needed |= read
+            replaced -= read
+        self._queue = kept
 
 
 def _alias(tensor: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,8 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 _HALF = (torch.float16, torch.bfloat16)
+_MULTIPLIED = (*_HALF, torch.float32, torch.float64)  # on the host
+_PRODUCTS = frozenset({"matmul", "__matmul__", "mm", "bmm"})
 _SUMMING = frozenset(
     {
         *("matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addbmm", "addmv"),
@@ -40,6 +42,29 @@ def in_single(function: Callable[..., Any], arguments: Sequence[Any], options: M
     return tree_map(
         lambda leaf: leaf.to(dtype) if isinstance(leaf, torch.Tensor) and leaf.dtype == torch.float32 else leaf, result
     )
+
+
+def product_shape(name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """Return the shape of a plain matrix product without gradients; None for any other call."""
+    if name not in _PRODUCTS or len(arguments) != 2 or not options.keys() <= {"out"}:
+        return None
+    operands = [*arguments, *options.values()]
+    if not all(type(one) is torch.Tensor and one.dim() > 1 for one in operands):
+        return None
+    if torch.is_grad_enabled() and any(one.requires_grad for one in operands):
+        return None
+    if torch.is_autocast_enabled("cuda") or torch._C._len_torch_dispatch_stack():  # others see or change the call
+        return None
+    left, right = arguments
+    shape = (*left.shape[:-1], right.shape[-1])
+    fits = left.shape[:-2] == right.shape[:-2] and left.shape[-1] == right.shape[-2]
+    same = all((one.dtype, tuple(one.shape)) == (left.dtype, shape) for one in options.values())
+    return shape if fits and same and left.dtype == right.dtype and left.dtype in _MULTIPLIED else None
+
+
+def write_product(output: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """Write a matrix product; of half-precision operands summed in float32."""
+    output.copy_(in_single(torch.matmul, (left, right), {}) if _is_half(left) else torch.matmul(left, right))
 
 
 def _is_half(leaf: Any) -> bool:

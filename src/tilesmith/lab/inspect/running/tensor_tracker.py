@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from tilesmith.lab.inspect.running.cuda_graphs import noted
-from tilesmith.lab.inspect.running.half_precision import in_single, sums_in_half
+from tilesmith.lab.inspect.running.half_precision import in_single, product_shape, sums_in_half, write_product
 from tilesmith.lab.inspect.running.written_memory import COPIES, DISCARDING, only_reads, unwritten_elements
 from tilesmith.toolchain.benchmarks import is_benchmarking
 
@@ -70,9 +70,15 @@ class TensorTracker(TorchFunctionMode):
         before_use: Callable[[Sequence[torch.Tensor] | None], None],
         pretend_gpu: bool,
         unwritten_read: Callable[[torch.Tensor, NDArray[np.bool_], str], None] = lambda tensor, elements, call: None,
+        defer: Callable[[Callable[..., None], Sequence[torch.Tensor], torch.Tensor], None] | None = None,
     ) -> None:
-        """`unwritten_read` receives a tensor of which a call reads elements that nobody wrote, and the call's name."""
+        """Make a tracker.
+
+        - `unwritten_read` receives a tensor of which a call reads elements that nobody wrote, and the call's name.
+        - `defer` receives a matrix product whose result is not needed yet: a function, its inputs, its result.
+        """
         super().__init__()
+        self._defer = defer
         self._unwritten_read = unwritten_read
         self._before_use = before_use
         self._pretend_gpu = pretend_gpu
@@ -102,6 +108,9 @@ class TensorTracker(TorchFunctionMode):
                     self._note(gradient, on_gpu=True)
             return result
         inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        shape = product_shape(name, args, kwargs) if self._defer and self._pretend_gpu else None
+        if shape is not None and all(map(self.is_on_gpu, inputs)):
+            return self._deferred_product(args, kwargs.get("out"), shape)
         if name not in _NO_CONTENTS and not (name == "__getitem__" and _makes_view(args[1])):
             self._before_use(inputs)
             if name == "__getitem__":
@@ -127,6 +136,23 @@ class TensorTracker(TorchFunctionMode):
                     self._note(leaf, on_gpu)
         return result
 
+    def _deferred_product(
+        self, operands: Sequence[torch.Tensor], out: torch.Tensor | None, shape: tuple[int, ...]
+    ) -> torch.Tensor:
+        """Return the result of a matrix product, computed when a call needs its contents."""
+        assert self._defer is not None
+        result = torch.empty(shape, dtype=operands[0].dtype) if out is None else out
+        self._note(result, on_gpu=True)
+        self._now_written([result])
+
+        def multiply(output: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+            self._check_written([left, right], "matmul")
+            with torch._C.DisableTorchFunction(), self.inside_call(on_gpu=True), torch.no_grad():
+                write_product(output, left, right)
+
+        self._defer(multiply, operands, result)
+        return result
+
     @contextmanager
     def inside_call(self, on_gpu: bool) -> Iterator[None]:
         """Note that torch runs a call on the GPU, or that it runs code of ours."""
@@ -135,6 +161,10 @@ class TensorTracker(TorchFunctionMode):
             yield
         finally:
             self.is_calling_gpu = before
+
+    def never_defer(self) -> None:
+        """Compute every product at once: the script has kernels of its own for torch's operators."""
+        self._defer = None
 
     def note_on_gpu(self, tensor: torch.Tensor) -> None:
         """Note that a tensor belongs to the GPU: torch made it in the course of a call there."""
