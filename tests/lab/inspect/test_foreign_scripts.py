@@ -18,9 +18,11 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from tilesmith.lab.inspect import inspect
+from tilesmith.lab.inspect import inspect, watching
+from tilesmith.lab.inspect.options import InspectOptions
 from tilesmith.lab.inspect.running import tensor_tracker
 from tilesmith.lab.inspect.running.half_precision import write_product
+from tilesmith.lab.inspect.session import Session
 
 
 @gluon.jit  # type: ignore[untyped-decorator]  # Triton ships no types
@@ -214,6 +216,18 @@ def test_a_product_that_waits_sees_its_inputs_as_they_were(products: list[tuple[
     sums: list[float] = []
     inspect(program, targets=HOPPER)
     assert sums == [12.0, 36.0, 24.0, 24.0]
+
+
+@pytest.mark.parametrize(("seconds", "traced"), [(3.0, 64), (0.0, 2)])
+def test_slow_programs_are_sampled_by_time(seconds: float, traced: int) -> None:
+    session = Session(InspectOptions(targets=(), seconds=seconds), has_gpu=False)
+    with watching(session):
+        x, y = torch.ones(64 * 64, device="cuda"), torch.empty(64 * 64, device="cuda")
+        planted.copy[(64,)](x, y, 64 * 64, BLOCK=64)
+        right = torch.equal(x, y)
+    (kernel,) = session.kernels
+    assert kernel.programs_traced == traced
+    assert right, "the others run when the result is read"
 
 
 @pytest.mark.slow

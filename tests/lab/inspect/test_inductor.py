@@ -87,3 +87,24 @@ def test_generated_file_is_inspected_as_a_script(tmp_path: Path, monkeypatch: py
     found = inspect_script(generated)
     assert [kernel.grid for kernel in found.kernels] == [(5, 1, 1)]
     assert found.ending.kind == "finished"
+
+
+def test_compiled_class_stays_a_class() -> None:
+    def program() -> None:
+        @torch.compile
+        class Double(torch.autograd.Function):
+            @staticmethod
+            def forward(context: object, x: torch.Tensor) -> torch.Tensor:
+                return 2 * x
+
+            @staticmethod
+            def backward(context: object, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+                return 2 * gradient
+
+        x = torch.ones(3, device="cuda", requires_grad=True)
+        Double.apply(x).sum().backward()
+        gradients.append(x.grad)
+
+    gradients: list[torch.Tensor | None] = []
+    inspect(program, targets=["cuda:90"])
+    assert torch.equal(torch.as_tensor(gradients[0]), torch.full((3,), 2.0))

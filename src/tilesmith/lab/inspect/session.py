@@ -58,7 +58,8 @@ from tilesmith.toolchain.interpreter import KernelError, Launched, OutOfBounds, 
 from tilesmith.toolchain.interpreter.driver import CompiledStandIn, source_of
 from tilesmith.toolchain.interpreter.host import HostCopies
 
-SAMPLED_PROGRAMS = 16  # programs that are always traced and whose operations are counted
+SAMPLED_PROGRAMS = 16  # programs that are traced first, and whose operations are counted
+LEAST_PROGRAMS = 2  # of these, the first and the last of the grid, are traced whatever the time
 SHOWN_PROGRAMS = 6  # programs whose addresses and operations are all kept
 MOST_SIGNATURES = 6  # of one kernel; a program that loops over sizes shows the first ones
 SECTOR_BYTES = {"cuda": 32, "hip": 64}
@@ -200,7 +201,10 @@ class Session:
         deadline = time.process_time() + self.options.seconds  # partitions of Gluon kernels have threads
 
         def in_time() -> Iterator[Program]:
-            yield from programs if most is None else programs[: max(1, most)]
+            for number, program in enumerate(programs if most is None else programs[: max(1, most)]):
+                if most is None and number >= LEAST_PROGRAMS and time.process_time() > deadline:
+                    return
+                yield program
             while (len(trace.traced) < most) if most is not None else (time.process_time() < deadline):
                 program = next(rest, None)
                 if program is None:

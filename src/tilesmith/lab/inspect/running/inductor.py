@@ -79,6 +79,8 @@ class _Compiling:
         """Stand in for `torch.compile`. A function that cannot be compiled here runs as it is."""
         if model is None:
             return lambda function: self.compile(function, **options)
+        if isinstance(model, type):
+            return model  # torch, too, returns the class, whose static methods it leaves as they are
         if options.get("backend", "inductor") != "inductor":
             return _stock_compile(model, **options)
         self._prepare()
