@@ -248,6 +248,52 @@ def test_dot_is_exact_up_to_float32_accumulation(dtype: torch.dtype) -> None:
 
 
 @triton.jit
+def dot_scaled_kernel(a_ptr, a_scale_ptr, b_ptr, b_scale_ptr, c_ptr, FORMAT: tl.constexpr, K: tl.constexpr):
+    rows = tl.arange(0, 16)[:, None]
+    packed: tl.constexpr = K // 2 if FORMAT == "e2m1" else K
+    groups: tl.constexpr = K // 16
+    a = tl.load(a_ptr + rows * packed + tl.arange(0, packed)[None, :])
+    b = tl.load(b_ptr + rows * packed + tl.arange(0, packed)[None, :])
+    scales = rows * groups + tl.arange(0, groups)[None, :]
+    a_scale, b_scale = tl.load(a_scale_ptr + scales), tl.load(b_scale_ptr + scales)
+    c = tl.dot_scaled(a, a_scale, FORMAT, b.trans(), b_scale, FORMAT)
+    tl.store(c_ptr + rows * 16 + tl.arange(0, 16)[None, :], c)
+
+
+@pytest.mark.parametrize("scale_dtype", [torch.float8_e4m3fn, torch.uint8])
+@pytest.mark.parametrize("operand_format", ["e2m1", "e4m3"])
+def test_scaled_dot_takes_scales_of_both_formats(operand_format: str, scale_dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    operands, scales, values = [], [], []
+    for _ in range(2):
+        if operand_format == "e2m1":
+            halves = torch.randint(0, 16, (16, 64), generator=generator)
+            sizes = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+            exact = sizes[halves % 8] * (1 - 2 * (halves // 8))
+            operands.append((halves[:, ::2] + 16 * halves[:, 1::2]).to(torch.uint8))
+        else:
+            operands.append(torch.randn(16, 64, generator=generator).to(torch.float8_e4m3fn))
+            exact = operands[-1].float()
+        if scale_dtype == torch.uint8:
+            scales.append(torch.randint(120, 134, (16, 4), generator=generator).to(torch.uint8))
+            factors = torch.exp2(scales[-1].float() - 127)
+        else:
+            scales.append(torch.rand(16, 4, generator=generator).to(scale_dtype))
+            factors = scales[-1].float()
+        values.append(exact * factors.repeat_interleave(16, 1))
+    c = torch.empty(16, 16)
+    arguments = {
+        "a_ptr": operands[0],
+        "a_scale_ptr": scales[0],
+        "b_ptr": operands[1],
+        "b_scale_ptr": scales[1],
+        "c_ptr": c,
+    }
+    interpret(dot_scaled_kernel, (1,), {**arguments, "FORMAT": operand_format, "K": 64})
+    torch.testing.assert_close(c, values[0] @ values[1].T)
+
+
+@triton.jit
 def reduce_kernel(x_ptr, y_ptr, index_ptr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, OPERATION: tl.constexpr):
     rows = tl.arange(0, ROWS)
     x = tl.load(x_ptr + rows[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :])

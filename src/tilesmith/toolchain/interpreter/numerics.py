@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from triton.runtime.interpreter import _get_np_dtype
+from triton.runtime.interpreter import TensorHandle, _get_np_dtype
 
 FloatArray = NDArray[np.float32]
 BitArray = NDArray[Any]
 
 BFLOAT16 = "bf16"
+_E2M1 = np.array([sign * size for sign in (1, -1) for size in (0, 0.5, 1, 1.5, 2, 3, 4, 6)], dtype=np.float32)
 _FLOAT8 = {
     "fp8e4nv": torch.float8_e4m3fn,
     "fp8e5": torch.float8_e5m2,
@@ -37,6 +38,47 @@ def widen(bits: BitArray, format_name: str) -> FloatArray:
         return shifted.view(np.float32)
     values: FloatArray = _float8_values(format_name)[bits]
     return values
+
+
+def values_of(handle: Any) -> NDArray[Any]:
+    """Return the numbers that a handle of Triton's interpreter holds."""
+    format_name = handle.dtype.scalar.name
+    data: NDArray[Any] = handle.data
+    return widen(data, format_name) if is_narrow(format_name) else data
+
+
+def handle_of(values: NDArray[Any], scalar: Any, *, toward_zero: bool = False) -> Any:
+    """Return a handle of numbers rounded to a scalar type of Triton."""
+    if is_narrow(scalar.name):
+        return TensorHandle(narrow(values, scalar.name, toward_zero=toward_zero), scalar)
+    rounded = values.astype(numpy_dtype(scalar), copy=False)
+    if toward_zero:
+        away = np.abs(rounded) > np.abs(values)
+        rounded = np.where(away, np.nextafter(rounded, rounded.dtype.type(0)), rounded)
+    return TensorHandle(rounded, scalar)
+
+
+def scaled_operand(values: NDArray[Any], scale: Any, format_name: str, packs_k: bool) -> FloatArray:
+    """Return the float32 values of an operand [rows, K] of `tl.dot_scaled`.
+
+    `scale` is a handle [rows, K / group] of e4m3 floats or e8m0 exponents, or None. A byte of e2m1 has two values:
+    neighbours along K with `packs_k`, else along the rows; the lower half comes first.
+    """
+    if format_name == "E2M1":
+        axis = -1 if packs_k else -2
+        halves = np.stack([values & 0xF, values >> 4], axis)
+        shape = list(values.shape)
+        shape[axis] *= 2
+        values = _E2M1[halves.reshape(shape)]
+    wide: FloatArray = values.astype(np.float32, copy=False)
+    if scale is None:
+        return wide
+    factors = values_of(scale)
+    if factors.dtype.kind != "f":
+        exponents = factors.view(np.uint8).astype(np.int32)
+        factors = np.where(exponents == 255, np.nan, np.ldexp(np.float32(1), exponents - 127))
+    repeated: FloatArray = np.repeat(factors, wide.shape[-1] // factors.shape[-1], axis=-1).astype(np.float32)
+    return wide * repeated
 
 
 def narrow(values: NDArray[Any], format_name: str, *, toward_zero: bool = False) -> BitArray:

@@ -26,7 +26,17 @@ from triton.runtime.interpreter import (
 from tilesmith.hardware.rates import SINGLE_PRECISIONS
 from tilesmith.toolchain.interpreter.all_programs import PathRecorder
 from tilesmith.toolchain.interpreter.memory import ArgumentPointer, Dot, Memory, Program, kernel_position
-from tilesmith.toolchain.interpreter.numerics import broadcast, is_narrow, narrow, numpy_dtype, rounded_operand, widen
+from tilesmith.toolchain.interpreter.numerics import (
+    broadcast,
+    handle_of,
+    is_narrow,
+    narrow,
+    numpy_dtype,
+    rounded_operand,
+    scaled_operand,
+    values_of,
+    widen,
+)  # fmt: skip
 from tilesmith.toolchain.interpreter.operations import Recorder
 from tilesmith.toolchain.interpreter.ptx import inline_assembly
 from tilesmith.toolchain.interpreter.values.hints import Hints
@@ -37,24 +47,6 @@ from tilesmith.toolchain.versions import fused_multiply_add_is_exact
 Array = NDArray[Any]
 Handle = Any  # Triton's TensorHandle: numpy data and a scalar Triton type
 Type = Any  # Triton's dtype
-
-
-def values_of(handle: Handle) -> Array:
-    """Return the numbers that a handle holds."""
-    format_name = handle.dtype.scalar.name
-    data: Array = handle.data
-    return widen(data, format_name) if is_narrow(format_name) else data
-
-
-def handle_of(values: Array, scalar: Type, *, toward_zero: bool = False) -> Handle:
-    """Return a handle of numbers rounded to a scalar type."""
-    if is_narrow(scalar.name):
-        return TensorHandle(narrow(values, scalar.name, toward_zero=toward_zero), scalar)
-    rounded = values.astype(numpy_dtype(scalar), copy=False)
-    if toward_zero:
-        away = np.abs(rounded) > np.abs(values)
-        rounded = np.where(away, np.nextafter(rounded, rounded.dtype.type(0)), rounded)
-    return TensorHandle(rounded, scalar)
 
 
 def same_argument(first: Handle, second: Handle) -> Type:
@@ -183,6 +175,13 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         left, right = (rounded_operand(values_of(one), precision).astype(compute, copy=False) for one in (a, b))
         product = np.matmul(left, right)
         return handle_of(product + d.data, d.dtype.scalar)
+
+    def create_dot_scaled(self, *arguments: Any) -> Handle:
+        a, a_scale, a_format, b, b_scale, b_format, _, a_packs_k, b_packs_k, d = arguments
+        self.threads_wait(certain=False)
+        left = scaled_operand(values_of(a), a_scale, a_format.name, a_packs_k)
+        right = scaled_operand(np.swapaxes(values_of(b), -1, -2), b_scale, b_format.name, b_packs_k)
+        return handle_of(np.matmul(left, np.swapaxes(right, -1, -2)) + d.data, d.dtype.scalar)
 
     def dot_of_sum(self, a: Handle, b: Handle, d: Handle) -> Handle:
         """Perform the dot of tf32 that Triton compiles a sum of products to."""

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from triton.language.semantic import TritonSemantic
 from triton.runtime.interpreter import TensorHandle
 
-from tilesmith.toolchain.interpreter.numerics import is_narrow
-from tilesmith.toolchain.interpreter.patches import handle_of, values_of
+from tilesmith.toolchain.interpreter.numerics import handle_of, is_narrow, values_of
 from tilesmith.toolchain.interpreter.values.other_order import is_other_order
 from tilesmith.toolchain.interpreter.values.undefined import UndefinedLanes
 from tilesmith.toolchain.versions import sums_become_tf32_dots

@@ -22,7 +22,7 @@ from triton.language.semantic import TritonSemantic
 from triton.runtime.interpreter import TensorHandle
 
 from tilesmith.toolchain.interpreter.libdevice.functions import FUNCTIONS
-from tilesmith.toolchain.interpreter.patches import handle_of, values_of
+from tilesmith.toolchain.interpreter.numerics import handle_of, values_of
 from tilesmith.toolchain.interpreter.ptx import UnknownOperation
 from tilesmith.toolchain.interpreter.values.undefined import pass_on
 

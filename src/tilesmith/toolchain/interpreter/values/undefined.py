@@ -343,7 +343,7 @@ def _fitted(lanes: Lanes, handle: Any) -> Lanes:
 
 def _changes(before: Any, after: Any, lanes: Lanes, axis: int | None) -> bool:
     """Return whether undefined lanes, filled with zeros, change a sum or an extreme."""
-    from tilesmith.toolchain.interpreter.patches import values_of
+    from tilesmith.toolchain.interpreter.numerics import values_of
 
     values, result = values_of(before), values_of(after)
     if values.dtype.kind not in "fiu":
