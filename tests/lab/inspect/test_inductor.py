@@ -98,13 +98,13 @@ def test_compiled_class_stays_a_class() -> None:
                 return 2 * x
 
             @staticmethod
-            def backward(context: object, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            def backward(context: object, gradient: torch.Tensor) -> torch.Tensor:
                 return 2 * gradient
 
         x = torch.ones(3, device="cuda", requires_grad=True)
-        Double.apply(x).sum().backward()
-        gradients.append(x.grad)
+        y = Double.apply(x)  # type: ignore[no-untyped-call]  # torch has no types for it
+        gradients.extend(torch.autograd.grad(y.sum(), x))
 
-    gradients: list[torch.Tensor | None] = []
+    gradients: list[torch.Tensor] = []
     inspect(program, targets=["cuda:90"])
-    assert torch.equal(torch.as_tensor(gradients[0]), torch.full((3,), 2.0))
+    assert torch.equal(gradients[0], torch.full((3,), 2.0))

@@ -201,10 +201,10 @@ class Session:
         deadline = time.process_time() + self.options.seconds  # partitions of Gluon kernels have threads
 
         def in_time() -> Iterator[Program]:
-            for number, program in enumerate(programs if most is None else programs[: max(1, most)]):
+            for number, sampled in enumerate(programs if most is None else programs[: max(1, most)]):
                 if most is None and number >= LEAST_PROGRAMS and time.process_time() > deadline:
                     return
-                yield program
+                yield sampled
             while (len(trace.traced) < most) if most is not None else (time.process_time() < deadline):
                 program = next(rest, None)
                 if program is None:
