@@ -248,10 +248,10 @@ def test_dot_is_exact_up_to_float32_accumulation(dtype: torch.dtype) -> None:
 
 
 @triton.jit
-def dot_scaled_kernel(a_ptr, a_scale_ptr, b_ptr, b_scale_ptr, c_ptr, FORMAT: tl.constexpr, K: tl.constexpr):
+def dot_scaled_kernel(a_ptr, a_scale_ptr, b_ptr, b_scale_ptr, c_ptr, FORMAT: tl.constexpr, GROUP: tl.constexpr):
     rows = tl.arange(0, 16)[:, None]
-    packed: tl.constexpr = K // 2 if FORMAT == "e2m1" else K
-    groups: tl.constexpr = K // 16
+    packed: tl.constexpr = 32 if FORMAT == "e2m1" else 64
+    groups: tl.constexpr = 64 // GROUP
     a = tl.load(a_ptr + rows * packed + tl.arange(0, packed)[None, :])
     b = tl.load(b_ptr + rows * packed + tl.arange(0, packed)[None, :])
     scales = rows * groups + tl.arange(0, groups)[None, :]
@@ -260,9 +260,9 @@ def dot_scaled_kernel(a_ptr, a_scale_ptr, b_ptr, b_scale_ptr, c_ptr, FORMAT: tl.
     tl.store(c_ptr + rows * 16 + tl.arange(0, 16)[None, :], c)
 
 
-@pytest.mark.parametrize("scale_dtype", [torch.float8_e4m3fn, torch.uint8])
+@pytest.mark.parametrize(("scale_dtype", "group"), [(torch.float8_e4m3fn, 16), (torch.uint8, 32)])
 @pytest.mark.parametrize("operand_format", ["e2m1", "e4m3"])
-def test_scaled_dot_takes_scales_of_both_formats(operand_format: str, scale_dtype: torch.dtype) -> None:
+def test_scaled_dot_takes_scales_of_both_formats(operand_format: str, scale_dtype: torch.dtype, group: int) -> None:
     generator = torch.Generator().manual_seed(0)
     operands, scales, values = [], [], []
     for _ in range(2):
@@ -275,12 +275,12 @@ def test_scaled_dot_takes_scales_of_both_formats(operand_format: str, scale_dtyp
             operands.append(torch.randn(16, 64, generator=generator).to(torch.float8_e4m3fn))
             exact = operands[-1].float()
         if scale_dtype == torch.uint8:
-            scales.append(torch.randint(120, 134, (16, 4), generator=generator).to(torch.uint8))
+            scales.append(torch.randint(120, 134, (16, 64 // group), generator=generator).to(torch.uint8))
             factors = torch.exp2(scales[-1].float() - 127)
         else:
-            scales.append(torch.rand(16, 4, generator=generator).to(scale_dtype))
+            scales.append(torch.rand(16, 64 // group, generator=generator).to(scale_dtype))
             factors = scales[-1].float()
-        values.append(exact * factors.repeat_interleave(16, 1))
+        values.append(exact * factors.repeat_interleave(group, 1))
     c = torch.empty(16, 16)
     arguments = {
         "a_ptr": operands[0],
@@ -289,7 +289,7 @@ def test_scaled_dot_takes_scales_of_both_formats(operand_format: str, scale_dtyp
         "b_scale_ptr": scales[1],
         "c_ptr": c,
     }
-    interpret(dot_scaled_kernel, (1,), {**arguments, "FORMAT": operand_format, "K": 64})
+    interpret(dot_scaled_kernel, (1,), {**arguments, "FORMAT": operand_format, "GROUP": group})
     torch.testing.assert_close(c, values[0] @ values[1].T)
 
 

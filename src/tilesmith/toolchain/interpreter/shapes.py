@@ -17,6 +17,12 @@ from triton.runtime.interpreter import TensorHandle
 Lengths = tuple[int, ...]
 
 
+class _Format(str):
+    """The name of a number format, which releases before 3.9 expect in a `tl.constexpr`."""
+
+    value = property(str)
+
+
 class Semantic(TritonSemantic):  # type: ignore[misc]  # Triton ships no types
     """Triton's semantic with shortcuts for equal shapes and dtypes. Blocks made by `Shapes` share their shape."""
 
@@ -25,6 +31,9 @@ class Semantic(TritonSemantic):  # type: ignore[misc]  # Triton ships no types
         self._types: dict[tuple[str, Lengths], Any] = {}
         self._common: dict[tuple[Lengths, Lengths], Lengths] = {}
         self._constants: dict[tuple[Any, ...] | None, Any] = {}
+
+    def dot_scaled(self, *arguments: Any) -> Any:
+        return super().dot_scaled(*(_Format(one) if isinstance(one, str) else one for one in arguments))
 
     def binary_op_type_checking_impl(
         self,
