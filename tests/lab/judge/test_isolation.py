@@ -19,12 +19,12 @@ from tilesmith.lab.judge.isolation.arena import Arena
 from tilesmith.lab.rounding_model import rounded
 
 PROBE = """
-import json, os, signal, socket, subprocess
+import json, os, resource, signal, socket, subprocess
 
 def tried(action):
     try:
         action()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         return type(error).__name__
     return "done"
 
@@ -37,6 +37,8 @@ found = {{
     "fork": tried(os.fork),
     "kill": tried(lambda: os.kill(1, signal.SIGTERM)),
     "python": tried(lambda: __import__("colorsys")),
+    "limits": tried(lambda: resource.getrlimit(resource.RLIMIT_NOFILE)),
+    "own limits": tried(lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0))),
 }}
 print(json.dumps(found))
 
@@ -56,7 +58,8 @@ def test_confined_process_reaches_its_own_folder_only(tmp_path: Path, warm_judge
         assert (found["read"], found["write"]) == ("PermissionError", "PermissionError")
     if sandbox.SECCOMP in verdict.protections:
         assert {found[name] for name in ("socket", "program", "fork", "kill")} == {"PermissionError"}
-    assert (found["own"], found["python"]) == ("done", "done")
+        assert found["own limits"] == "ValueError"  # Python's word for EPERM here
+    assert (found["own"], found["python"], found["limits"]) == ("done", "done", "done")
     assert not (tmp_path / "written").exists()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,8 @@ class CudaStage:
             return []
 
 
-_FEWER = (
-    (), (sandbox.NAMESPACES,), (sandbox.LANDLOCK,), (sandbox.NAMESPACES, sandbox.LANDLOCK), (sandbox.SECCOMP,),
-    (sandbox.NAMESPACES, sandbox.LANDLOCK, sandbox.SECCOMP), sandbox.ALL,
-)  # fmt: skip
+# What to do without, the fewest first.
+_FEWER = tuple(one for size in range(len(sandbox.ALL) + 1) for one in combinations(sandbox.ALL, size))
 _tried: list[tuple[str, ...]] = []  # what a child must do without on this machine
 
 

@@ -33,7 +33,7 @@ def record_on_gpu(channel: socket.socket, arena: Arena, facts: dict[str, Any]) -
     """Answer requests until the judge closes the channel."""
     try:
         torch.zeros(1, device="cuda")
-    except RuntimeError as error:  # the protections keep this process from the GPU
+    except Exception as error:  # the protections keep this process from the GPU
         messages.send(channel, {"ready": facts["protections"], "no_gpu": str(error)[:500]})
         return
     serve(channel, GpuSession(arena, Path(facts["scratch"]), channel), facts)

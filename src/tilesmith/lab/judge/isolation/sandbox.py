@@ -81,6 +81,20 @@ def readable_paths() -> list[str]:
     return [path for path in dict.fromkeys([*folders, *files, *devices, *packages]) if path and os.path.exists(path)]
 
 
+def driver_paths() -> list[str]:
+    """Return what the driver of a GPU reads about the machine."""
+    named = (
+        "/sys",
+        "/proc/devices",
+        "/proc/modules",
+        "/proc/version",
+        "/proc/sys/vm",
+        "/proc/sys/kernel",
+        "/etc/nvidia",
+    )
+    return [one for one in named if os.path.exists(one)]
+
+
 def gpu_devices() -> list[str]:
     """Return the files by which a process reaches NVIDIA's and AMD's GPUs."""
     found = [str(one) for pattern in ("nvidia*", "nvidia-caps/*", "kfd", "dri/*") for one in Path("/dev").glob(pattern)]

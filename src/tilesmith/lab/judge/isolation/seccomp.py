@@ -16,7 +16,7 @@ import sys
 
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
-_NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
+_NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT, _THIRD_ARGUMENT_AT = 0, 4, 16, 32
 _CLONE_THREAD = 0x00010000
 _X32_BIT = 0x40000000
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _FILTER_MODE = 38, 22, 2
@@ -132,6 +132,16 @@ def _filter(
             _step(_RETURN, _ALLOW),
             _step(_RETURN, refuse),
         ]
+    # Limits may be read, by a null pointer to new ones, but not set.
+    lines += [
+        _step(_EQUAL, denied["prlimit64"], 0, 6),
+        _step(_LOAD, _THIRD_ARGUMENT_AT),
+        _step(_EQUAL, 0, 0, 3),
+        _step(_LOAD, _THIRD_ARGUMENT_AT + 4),
+        _step(_EQUAL, 0, 0, 1),
+        _step(_RETURN, _ALLOW),
+        _step(_LOAD, _NUMBER_AT),
+    ]
     for name, number in denied.items():
         allowed = (programs and name in _TO_START_PROGRAMS) or (unix_sockets and name in _OF_SOCKETS)
         if not allowed:
