@@ -138,7 +138,15 @@ def _escapes(nursery: Nursery, folder: str) -> dict[str, list[str]]:
         except Exception as error:
             found[name] = [str(error)]
             continue
-        request = {"do": "load", "main": "candidate.py", "init": [], "seed": 0, "names": ["add"], "parameters": {}}
+        request = {
+            "do": "load",
+            "main": "candidate.py",
+            "init": [],
+            "seed": 0,
+            "names": ["add"],
+            "parameters": {},
+            "turned": None,
+        }
         try:
             answer = child.ask(request, 20.0)
             found[name] = [*child.printed().splitlines(), json.dumps(answer)[:300]]

@@ -215,10 +215,12 @@ class _Judgement:
         recorder = Recorder(self._task, recording, self._seed, self._cuda.builds.answer if self._cuda else None)
         self._options.progress("loading")
         self._protections = self._asked(recording.ready, "loads")
-        self._load(recorder)
+        self._asked(lambda: recorder.load(self._candidate.main), "loads")
+        device = partial(DeviceReplayer, device=self._device)
+        replayer = (Replayer if self._cuda is None else device)(self._task, replaying, self._seed)
         trying = self._trying = Trying(
-            self._task, self._trials, self._candidate.main, self._seed, recorder, self._replayer(replaying),
-            self._asked, self._check_tape, sizes_of(self._candidate),
+            self._task, self._trials, self._candidate, self._seed, recorder, replayer,
+            self._asked, self._check_tape, partial(self._recorder, self._task, turned=""), sizes_of(self._candidate),
             pool, self._options.progress,
         )  # fmt: skip
         facts: list[Future[list[dict[str, Any]]]] = []
@@ -240,13 +242,14 @@ class _Judgement:
             for failure in compiled_trials(describer, trying, self._kernels, self._options.targets):
                 self._note(failure)
 
-    def _replayer(self, child: Child) -> Replayer:
-        if self._cuda is None:
-            return Replayer(self._task, child, self._seed)
-        return DeviceReplayer(self._task, child, self._seed, self._device)
-
-    def _load(self, recorder: Recorder) -> None:
-        self._asked(lambda: recorder.load(self._candidate.main), "loads")
+    @contextmanager
+    def _recorder(self, task: Task, turned: str | None = None) -> Iterator[Recorder]:
+        """Start a new process with the candidate in it."""
+        with self._child("record") as child:
+            recorder = Recorder(task, child, self._seed, self._cuda.builds.answer if self._cuda else None)
+            self._asked(child.ready, "loads")
+            self._asked(lambda: recorder.load(self._candidate.main, turned=turned), "loads")
+            yield recorder
 
     def _asked(self, ask: Callable[[], Any], stage: str) -> Any:
         """Ask the candidate's process; its end is a reason. CUDA sources that it builds leave the verdict open."""
@@ -317,22 +320,15 @@ class _Judgement:
 
     def _on_gpu(self, references: References) -> None:
         """Let a GPU, if there is one, decide what stayed open, and take the times."""
-        device = self._device
-        if not device or self._reasons or any(one.kind != NEEDS_GPU for one in self._open):
+        if not self._device or self._reasons or any(one.kind != NEEDS_GPU for one in self._open):
             return
         self._options.progress("timing")
         places = {(one.case, one.dtype, one.layout) for one in self._open}
-        seen = self._trying.seen if self._trying is not None else []
+        seen = self._trying.seen if self._trying else []
         waiting = [one for one in seen if (one.trial.case.name, one.trial.dtype_name, one.trial.layout.name) in places]
 
-        def load(recorder: Recorder, child: Child) -> None:
-            self._asked(child.ready, "loads")
-            self._load(recorder)
-
-        stage = GpuStage(
-            self._task, self._seed, device, self._child, load, self._cuda.builds.answer if self._cuda else None,
-            self._check_tape, references if device == "cuda" else None,
-        )  # fmt: skip
+        known = references if self._device == "cuda" else None
+        stage = GpuStage(self._task, self._seed, self._device, self._child, self._recorder, self._check_tape, known)
         found = stage.run(waiting, seen)
         self._open = []
         self._right += len(found.decided)

@@ -73,10 +73,15 @@ class Recorder:
         self._circumstance = ""
         self._place = 0  # of the next call's inputs, in steps of the alignment
         self.own_parameters = True
+        self.asked: list[str] = []  # truth values that the last request asked for
         self.seconds: float | None = None  # for one call, where the limits allow more
 
-    def load(self, main: str, seed: int = 0) -> None:
-        """Import the candidate, with this seed for the random numbers of a module. Raises Failure or Ended."""
+    def load(self, main: str, seed: int = 0, *, turned: str | None = None) -> None:
+        """Import the candidate, with this seed for the random numbers of a module. Raises Failure or Ended.
+
+        With `turned`, truth values of its text are marked, and the one of this name, if any, is turned over: calls in a
+        circumstance of TURNED can do so too.
+        """
         parameters = dict(self._task.parameters(0)) if self._task.parameters is not None else {}
         given = {"init": list(self._task.init), "parameters": parameters}
         laid = lay(given, self._child.arena, COTANGENTS_AT // 2)
@@ -88,6 +93,7 @@ class Recorder:
                 "init": laid.encoded["init"]["list"],
                 "parameters": laid.encoded["parameters"],
                 "seed": seed,
+                "turned": turned,
             }
         )
         if "error" in answer:
@@ -95,6 +101,7 @@ class Recorder:
             kind = known.get(str(answer.get("kind")), "import-error")
             raise Failure(Reason(kind, "loads", str(answer["error"])[:500], _LOAD_ADVICE.get(kind, "")))
         self.own_parameters = answer.get("bound") is not True
+        self.asked = _names(answer)
 
     def record(
         self, trial: Trial, *, perform: bool = True, configuration: int = 0, variants: Sequence[Draw] = (),
@@ -139,13 +146,13 @@ class Recorder:
         try:
             self._choices["perform"] = False
             found = self._recorded(trial, draw, False)
-            if _steps(found.tape) == _steps(recorded.tape):
+            if steps_of(found.tape) == steps_of(recorded.tape):
                 return None
         except Failure:
             pass  # results that were not computed may have no meaning for the candidate
         self._choices["perform"] = True
         found = self._recorded(trial, draw, True)
-        return None if _steps(found.tape) == _steps(recorded.tape) else found
+        return None if steps_of(found.tape) == steps_of(recorded.tape) else found
 
     def _inputs(self, trial: Trial, seed: int, draw: Draw) -> Inputs:
         inputs = self._task.inputs(trial, seed, draw, own_parameters=self.own_parameters)
@@ -207,6 +214,7 @@ class Recorder:
         answer = self._ask(request, self.seconds)
         if "error" in answer:
             raise Failure(self._exception(answer, list(inputs)))
+        self.asked = _names(answer)
         return answer
 
     def _ask(self, request: dict[str, Any], seconds: float | None = None) -> dict[str, Any]:
@@ -290,7 +298,12 @@ def _is_described(output: Any) -> bool:
     return isinstance(output, dict) and isinstance(output.get("reference"), list)
 
 
-def _steps(tape: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _names(answer: Mapping[str, Any]) -> list[str]:
+    found = answer.get("asked")
+    return [str(one) for one in found] if isinstance(found, list) else []
+
+
+def steps_of(tape: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the steps of a tape that is not marked yet, with the kernels' texts."""
     return [*tape["steps"], {"kernels": tape["kernels"], "storages": [one.get("kind") for one in tape["storages"]]}]
 

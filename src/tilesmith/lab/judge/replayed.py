@@ -22,7 +22,7 @@ from tilesmith.lab.judge.recorded import (
     put_constants,
     same_structure,
 )
-from tilesmith.lab.judge.recording.circumstances import inputs_in
+from tilesmith.lab.judge.recording.circumstances import TURNED, inputs_in, lowered
 from tilesmith.lab.judge.replaying.memory import CONSTANT, INPUT
 from tilesmith.lab.judge.replaying.replay import digest
 from tilesmith.lab.judge.task import Draw, Task
@@ -95,7 +95,8 @@ class Replayer:
             drawn = self._task.inputs(recorded.trial, self._seed, draw, own_parameters=recorded.own_parameters)
             inputs = inputs_in(recorded.circumstance, drawn)
             seed = self._seed % 2**31
-            expected = Expected(self._task, recorded.trial, inputs, gradients=gradients, cotangent_seed=seed)
+            given = lowered(inputs) if recorded.circumstance.startswith(TURNED) else inputs
+            expected = Expected(self._task, recorded.trial, given, gradients=gradients, cotangent_seed=seed)
             known = key, inputs, expected
             self._known = [known, *self._known[:1]]
         return known[1], known[2]
@@ -129,6 +130,8 @@ class Replayer:
             self.doubtful.append(recorded)
         made = [read_output(one, self._child.arena) for one in answer["outputs"]]
         outputs = made[: len(recorded.outputs)]
+        if recorded.circumstance.startswith(TURNED):
+            outputs = list(lowered(dict(enumerate(outputs))).values())
         gradients = dict(zip(recorded.gradients or {}, made[len(recorded.outputs) :], strict=True))
         # At zeros and between equal values, a gradient is a choice.
         wrong = expected.wrong(outputs, gradients if draw not in ("spiked", "sparse", "planted") else {})

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,15 +13,17 @@ from typing import Any
 
 from torch import Tensor, finfo
 
+from tilesmith.lab.judge.candidate import Candidate
 from tilesmith.lab.judge.constructor_work import refuse_derived_weights
 from tilesmith.lab.judge.isolation.children import Ended
 from tilesmith.lab.judge.laying import BadOutput
 from tilesmith.lab.judge.recorded import Failure, Recorded, Recorder
 from tilesmith.lab.judge.recording.circumstances import CIRCUMSTANCES
 from tilesmith.lab.judge.replayed import Replayer
-from tilesmith.lab.judge.sizing import Sizes, launch_form
+from tilesmith.lab.judge.sizing import Sizes, computation_of, launch_form, programs_of
 from tilesmith.lab.judge.task import SMALL, Draw, Task, Trial
 from tilesmith.lab.judge.timing.gpu_stage import placed_at
+from tilesmith.lab.judge.turning import Start, turned_calls
 from tilesmith.lab.judge.verdict import Reason
 
 SOME_STRETCHED_PROGRAMS, MOST_STRETCHED_PROGRAMS = 300, 320
@@ -35,7 +36,6 @@ MOST_CONFIGURATIONS = 256
 MOST_PLANTED = 5  # trials with numbers of the candidate's text
 FEW_ELEMENTS = 64  # of the largest input
 MOST_CONFIGURATION_PROGRAMS = 400  # of all trials but the first
-_SAME_RESULTS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 _RECORDED = ("wide", "spiked", "sparse")  # draws for which the candidate may launch something else
 _DECISIVE = ("loads", "runs", "honest")  # a failure here ends the judgement
 
@@ -46,12 +46,13 @@ class Trying:
 
     task: Task
     trials: list[Trial]
-    main: str
+    candidate: Candidate
     seed: int
     recorder: Recorder
     replayer: Replayer
     ask: Callable[[Callable[[], Any], str], Any]
     check_tape: Callable[[Recorded], None]
+    start: Start  # of a new process with the candidate in it
     sizes: Sizes
     pool: ThreadPoolExecutor
     progress: Callable[[str], None]
@@ -76,6 +77,7 @@ class Trying:
                 return
         self._try_gradients()
         self._try_circumstances()
+        self._try_turned()
         self._try_values()
         self._try_thresholds()
         self._survey()
@@ -105,11 +107,11 @@ class Trying:
         for trial in [] if self._is_decided() else self.task.stretched(self.seed):
             self.progress(trial.case.name)
             recorded = self._record_unknown(trial)
-            programs = _programs(recorded.tape) if recorded is not None else 0
+            programs = programs_of(recorded.tape) if recorded is not None else 0
             if recorded is None or programs > MOST_STRETCHED_PROGRAMS:
                 smaller = self.task.shrunk(trial, SOME_STRETCHED_PROGRAMS / programs) if programs else None
                 recorded = self._record_unknown(smaller) if smaller is not None else None
-                if recorded is not None and _programs(recorded.tape) <= MOST_STRETCHED_PROGRAMS:
+                if recorded is not None and programs_of(recorded.tape) <= MOST_STRETCHED_PROGRAMS:
                     self._submit(recorded, ("fresh",))
                 continue
             started = time.monotonic()
@@ -153,7 +155,7 @@ class Trying:
                     return
                 self.progress(trial.case.name)
                 recorded = self._record_unknown(trial)
-                if recorded is not None and (programs := _programs(recorded.tape)) <= left:
+                if recorded is not None and (programs := programs_of(recorded.tape)) <= left:
                     self._submit(recorded, ("fresh",))
                     left -= programs
 
@@ -167,7 +169,7 @@ class Trying:
                 continue
             known.add(form)
             recorded = self._record_unknown(trial)
-            if recorded is not None and (programs := _programs(recorded.tape)) <= left:
+            if recorded is not None and (programs := programs_of(recorded.tape)) <= left:
                 self._submit(recorded, ("fresh",))
                 left -= programs
 
@@ -190,9 +192,13 @@ class Trying:
                 which = f"with the gradient of {wanted[0]} alone: " if wanted else "without gradients: "
                 self._submit(recorded, ("fresh",), which)
 
+    def _usual(self) -> Recorded | None:
+        """Return a call at a size that nobody gave; else the first."""
+        return next((one for one in self.seen if one.trial.hidden), self.seen[0] if self.seen else None)
+
     def _try_circumstances(self) -> None:
         """Glance at a call in each circumstance. Try those that launch something else than an ordinary call."""
-        first = next((one for one in self.seen if one.trial.hidden), self.seen[0] if self.seen else None)
+        first = self._usual()
         if first is None or self._is_decided():
             return
         trial = first.trial
@@ -204,20 +210,37 @@ class Trying:
                 recorded = self.ask(partial(self.recorder.glance, trial, name), "runs")
             except Failure:
                 continue  # results that were not computed may have no meaning for the candidate
-            try:
-                if launch_form(recorded.tape) == known:
-                    continue
-                if recorded.tape["host_reads"]:
-                    recorded = self.ask(partial(self.recorder.glance, trial, name, perform=True), "runs")
-                self.check_tape(recorded)
-                self._submit(recorded, ("fresh",), f"{name}: ")
-            except Failure as failure:
-                reason = replace(failure.reason, message=f"{name}: {failure.reason.message}")
-                self._fail(trial, Failure(reason, open=failure.open))
+            if launch_form(recorded.tape) != known:
+                self._try_otherwise(recorded, f"{name}: ", partial(self.recorder.glance, trial, name, perform=True))
+
+    def _try_otherwise(self, recorded: Recorded, which: str, again: Callable[[], Recorded] | None = None) -> None:
+        """Try a call that launches something else than an ordinary one. `again` makes it where the host reads."""
+        try:
+            if again is not None and recorded.tape["host_reads"]:
+                recorded = self.ask(again, "runs")
+            self.check_tape(recorded)
+            self._submit(recorded, ("fresh",), which)
+        except Failure as failure:
+            reason = replace(failure.reason, message=which + failure.reason.message)
+            self._fail(recorded.trial, Failure(reason, open=failure.open))
+
+    def _try_turned(self) -> None:
+        """Turn truth values of the candidate's text over. Try the calls that launch something else then."""
+        first = self._usual()
+        if first is None or self._is_decided():
+            return
+        try:
+            for which, recorded in turned_calls(self.candidate, first.trial, self.start, self.ask):
+                self._try_otherwise(recorded, which)
+        except Failure as failure:
+            if failure.open:
+                self._fail(first.trial, failure)
+            else:
+                self.notes.append(f"truth values of the text were not all turned over: {failure}")
 
     def _try_values(self) -> None:
         """Put the numbers of the candidate's text into inputs: a kernel may do something else there."""
-        first = next((one for one in self.seen if one.trial.hidden), self.seen[0] if self.seen else None)
+        first = self._usual()
         if first is None or not self.sizes.values or not self.task.rules.wide or self._is_decided():
             return
         shapes = [one.shape for one in first.inputs.values() if isinstance(one, Tensor) and one.dim()]
@@ -239,7 +262,7 @@ class Trying:
             return
         first = self.seen[0]
         try:
-            self.ask(lambda: self.recorder.load(self.main, seed=1), "loads")
+            self.ask(lambda: self.recorder.load(self.candidate.main, seed=1), "loads")
             other = self.ask(lambda: self.recorder.record(first.trial, perform=False), "runs")
             refuse_derived_weights(first, other, list(known.values()))
         except Failure as failure:
@@ -261,7 +284,7 @@ class Trying:
                 return
             names = first.tape["configurations"]
             different.add(names[0])
-            known = {_computation(first.tape)}
+            known = {computation_of(first.tape)}
             for number, name in enumerate(names[1:MOST_CONFIGURATIONS], 1):
                 if name in same:
                     continue
@@ -273,12 +296,12 @@ class Trying:
                 recorded = self._record_configuration(first.trial, number)
                 if self._is_decided():
                     return
-                if recorded is None or (computation := _computation(recorded.tape)) in known:
+                if recorded is None or (computation := computation_of(recorded.tape)) in known:
                     same |= set() if is_further else {name}  # the same program with other warps or stages
                     continue
                 known.add(computation)
                 different.add(name)
-                programs += _programs(recorded.tape) if is_further else 0
+                programs += programs_of(recorded.tape) if is_further else 0
                 which = f"configuration {number + 1} of the autotuner: "
                 self._submit(recorded, ("wide", "fresh") if is_further else ("wide", "spiked", "fresh"), which)
         if untried:
@@ -350,25 +373,6 @@ class Trying:
         return any(one.done() and _is_decisive(one) for _, one in self.judged)
 
 
-def _programs(tape: Mapping[str, Any]) -> int:
-    """Return how many programs the launches of a tape have. A tape may be forged: then it has too many."""
-    try:
-        return sum(prod(int(size) for size in step["grid"]) for step in tape["steps"] if "kernel" in step)
-    except (KeyError, TypeError, ValueError):
-        return MOST_STRETCHED_PROGRAMS + 1
-
-
-def _computation(tape: Mapping[str, Any]) -> str:
-    """Return the kernels and launches of a tape as text, without the options that compute the same."""
-    steps = [
-        {**step, "options": {name: one for name, one in step["options"].items() if name not in _SAME_RESULTS}}
-        if isinstance(step.get("options"), dict)
-        else step
-        for step in tape["steps"]
-    ]
-    return json.dumps([steps, tape["kernels"]], sort_keys=True, default=str)
-
-
 def _is_decisive(future: Future[None]) -> bool:
     error = future.exception()
     return isinstance(error, Failure) and not error.open and error.reason.stage in _DECISIVE
@@ -377,4 +381,4 @@ def _is_decisive(future: Future[None]) -> bool:
 def _how_soon_tuned(recorded: Recorded) -> tuple[bool, bool, int]:
     """Return the order in which trials show configurations: many wrong ones are right for few elements."""
     elements = max((one.numel() for one in recorded.inputs.values() if isinstance(one, Tensor)), default=0)
-    return elements < FEW_ELEMENTS, not recorded.trial.hidden, _programs(recorded.tape)
+    return elements < FEW_ELEMENTS, not recorded.trial.hidden, programs_of(recorded.tape)

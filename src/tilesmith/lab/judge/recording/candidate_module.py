@@ -17,10 +17,10 @@ class NoFunction(Exception):
     """The candidate has no function to call; the message says what was looked for."""
 
 
-def load(folder: Path, main: str) -> Any:
+def load(folder: Path, main: str, loader: Any = None) -> Any:
     """Import the candidate's main file. Its neighbours can be imported by their names."""
     sys.path.insert(0, str(folder))
-    source = importlib.util.spec_from_file_location(MODULE_NAME, folder / main)
+    source = importlib.util.spec_from_file_location(MODULE_NAME, folder / main, loader=loader)
     assert source is not None
     assert source.loader is not None
     module = importlib.util.module_from_spec(source)

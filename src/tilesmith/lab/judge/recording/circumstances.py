@@ -25,6 +25,8 @@ STREAM, THREAD, INFERENCE, ORDINARY_MEMORY = (
 OFFSET, SAME_INPUTS, MANY_CALLS = "inside of larger storages", "with one tensor for equal inputs", "after many calls"
 OTHER_GPU = "on another GPU"
 CIRCUMSTANCES = (STREAM, THREAD, INFERENCE, ORDINARY_MEMORY, OFFSET, SAME_INPUTS, OTHER_GPU, MANY_CALLS)
+TURNED = "turned over: "  # before the name of an expression of `forcing.py`
+LOWER = torch.bfloat16  # under autocast, a candidate may compute with fewer bits
 OFFSET_ELEMENTS = 256  # keeps the alignment that allocations have
 
 
@@ -57,15 +59,27 @@ def inputs_in(circumstance: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return inputs as a circumstance has them: behind an offset, or one tensor for all of one form."""
     if circumstance == OFFSET:
         return {name: _behind_an_offset(one) if isinstance(one, Tensor) else one for name, one in inputs.items()}
+    if circumstance.startswith(TURNED):
+        for one in filter(_is_float, inputs.values()):
+            if 0 not in one.stride():
+                one.copy_(one.to(LOWER))
+        return dict(inputs)
     if circumstance != SAME_INPUTS:
         return dict(inputs)
     known: dict[Any, Tensor] = {}
     return {
-        name: known.setdefault((one.shape, one.stride(), one.dtype), one)
-        if isinstance(one, Tensor) and one.is_floating_point()
-        else one
+        name: known.setdefault((one.shape, one.stride(), one.dtype), one) if _is_float(one) else one
         for name, one in inputs.items()
     }
+
+
+def lowered(inputs: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return inputs with floating-point tensors in a dtype of fewer bits."""
+    return {name: one.to(LOWER) if _is_float(one) else one for name, one in inputs.items()}
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _behind_an_offset(tensor: Tensor) -> Tensor:

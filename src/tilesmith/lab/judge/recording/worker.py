@@ -22,9 +22,9 @@ from tilesmith.lab.check_context import poisoned_memory
 from tilesmith.lab.inspect.running.gpu_stand_in import gpu_stand_in
 from tilesmith.lab.inspect.running.tensor_tracker import TensorTracker
 from tilesmith.lab.judge.isolation.arena import Arena, aligned, view_of
-from tilesmith.lab.judge.recording import plain_values
-from tilesmith.lab.judge.recording.candidate_module import function_of, load
-from tilesmith.lab.judge.recording.circumstances import MANY_CALLS, OTHER_GPU, THREAD, around
+from tilesmith.lab.judge.recording import forcing, plain_values
+from tilesmith.lab.judge.recording.candidate_module import MODULE_NAME, function_of, load
+from tilesmith.lab.judge.recording.circumstances import MANY_CALLS, OTHER_GPU, THREAD, TURNED, around
 from tilesmith.lab.judge.recording.plain_values import dtype_name, dtype_named
 from tilesmith.lab.judge.recording.tape import Ignored, Tape, bytes_of
 from tilesmith.spec import called, described
@@ -72,6 +72,7 @@ class Session:
         self._contents: dict[str, torch.Tensor] = {}  # storages of this call, likewise
         self._given: dict[str, torch.Tensor] = {}  # inputs of this call by their place in the arena
         self._alive: deque[Any] = deque(maxlen=KEPT_OUTPUTS)  # a caller may keep earlier outputs
+        self._truths = forcing.Truths()
         self._tracker = TensorTracker(lambda tensors: None, pretend_gpu=True)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -93,10 +94,18 @@ class Session:
         init = [plain_values.decode(one, self._input_tensor) for one in request["init"]]
         torch.manual_seed(request["seed"])
         with self._watching(None):
-            module = load(self._folder, self._main)
+            module = load(self._folder, self._main, self._loader(request["turned"]))
             self._function = function_of(module, request["names"], init)
         parameters = plain_values.decode(request["parameters"], self._input_tensor)
-        return {"loaded": True, "bound": self._fits(parameters)}
+        return {"loaded": True, "bound": self._fits(parameters), "asked": self._asked()}
+
+    def _loader(self, turned: str | None) -> Any:
+        """Return what imports the candidate with its truth values marked, one turned over; None for a plain import."""
+        if turned is None:
+            return None
+        self._truths.turned = turned
+        forcing.mark_imports(self._folder, self._truths)
+        return forcing.Loader(MODULE_NAME, str(self._folder / self._main), self._folder)
 
     def _fits(self, parameters: dict[str, torch.Tensor]) -> bool:
         """Return whether the candidate is a module with exactly the task's parameters."""
@@ -130,7 +139,14 @@ class Session:
         self._outputs = outputs
         if not request["record"]:
             return {"done": True}
-        return {"form": form, "outputs": [self._written(one) for one in outputs], "tape": self._written_tape()}
+        written = [self._written(one) for one in outputs]
+        return {"form": form, "outputs": written, "tape": self._written_tape(), "asked": self._asked()}
+
+    def _asked(self) -> list[str]:
+        """Return the marked truth values that the candidate asked for since the last request."""
+        found = list(self._truths.asked)
+        self._truths.asked.clear()
+        return found
 
     def _recorded(self, inputs: dict[str, Any], given: dict[str, torch.Tensor], request: dict[str, Any]) -> Any:
         """Call the function with a new tape, and return what it returns."""
@@ -138,11 +154,13 @@ class Session:
         tape = self._tape = self._new_tape(**choices)
         for at, tensor in given.items():
             tape.add_input(tensor, at)
-        self._pretended = OTHER_DEVICE if request["circumstance"] == OTHER_GPU else PRETENDED_DEVICE
+        circumstance = request["circumstance"]
+        self._pretended = OTHER_DEVICE if circumstance == OTHER_GPU else PRETENDED_DEVICE
+        self._truths.turned = circumstance.removeprefix(TURNED) if circumstance.startswith(TURNED) else ""
         with (
             self._watching(tape, list(given.values())),
             torch.set_grad_enabled(bool(self._leaves)),
-            around(request["circumstance"], self._device),
+            around(circumstance, self._device),
         ):
             return self._called({**inputs, **self._leaves}, request)
 

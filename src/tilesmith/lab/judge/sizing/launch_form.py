@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
+
+_SAME_RESULTS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 
 
 def launch_form(tape: Mapping[str, Any]) -> str:
@@ -30,3 +33,22 @@ def _form(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): key if key in ("tensor", "bytes") else _form(one) for key, one in value.items()}
     return [_form(one) for one in value] if isinstance(value, Sequence) else str(value)
+
+
+def programs_of(tape: Mapping[str, Any]) -> int:
+    """Return how many programs the launches of a tape have. A tape may be forged: then it has no end of them."""
+    try:
+        return sum(prod(int(size) for size in step["grid"]) for step in tape["steps"] if "kernel" in step)
+    except (KeyError, TypeError, ValueError):
+        return 1 << 62
+
+
+def computation_of(tape: Mapping[str, Any]) -> str:
+    """Return the kernels and launches of a tape as text, without the options that compute the same."""
+    steps = [
+        {**step, "options": {name: one for name, one in step["options"].items() if name not in _SAME_RESULTS}}
+        if isinstance(step.get("options"), dict)
+        else step
+        for step in tape["steps"]
+    ]
+    return json.dumps([steps, tape["kernels"]], sort_keys=True, default=str)

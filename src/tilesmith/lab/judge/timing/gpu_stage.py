@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilesmith.lab.judge.isolation.children import Child
-from tilesmith.lab.judge.recorded import Build, Failure, Recorded, Recorder
+from tilesmith.lab.judge.recorded import Failure, Recorded, Recorder
 from tilesmith.lab.judge.replaying.operators import kind_of
 from tilesmith.lab.judge.task import Draw, Task, TaskError, Trial
 from tilesmith.lab.judge.timing.reference_time import References
@@ -32,14 +32,13 @@ class GpuFindings:
 
 @dataclass
 class GpuStage:
-    """One candidate on the GPU. `load` imports it in a new process; `check_tape` applies the rules to a record."""
+    """One candidate on the GPU. `recorder` loads it in a new process; `check_tape` applies the rules to a record."""
 
     task: Task
     seed: int
     device: str
     start: Start
-    load: Callable[[Recorder, Child], None]
-    build: Build | None  # compiles extensions
+    recorder: Callable[[Task], AbstractContextManager[Recorder]]
     check_tape: Callable[[Recorded], None]
     references: References | None
     findings: GpuFindings = field(default_factory=GpuFindings)
@@ -101,9 +100,7 @@ class GpuStage:
                 return
 
     def _times_of(self, task: Task, trial: Trial, seen: Sequence[Recorded]) -> dict[str, Any]:
-        with self.start("record") as recording, self.start("time") as child:
-            recorder = Recorder(task, recording, self.seed, self.build)
-            self.load(recorder, recording)
+        with self.recorder(task) as recorder, self.start("time") as child:
             tapes = [self._recorded(recorder, trial, 0, seen)]
             for configuration in range(1, min(len(tapes[0].tape["configurations"]), MOST_CONFIGURATIONS)):
                 tapes.append(self._recorded(recorder, trial, configuration, seen))
