@@ -240,15 +240,16 @@ class Trying:
 
     def _try_values(self) -> None:
         """Put the numbers of the candidate's text into inputs: a kernel may do something else there."""
-        first = self._usual()
-        if first is None or not self.sizes.values or not self.task.rules.wide or self._is_decided():
+        first, values, patterns = self._usual(), self.sizes.values, self.sizes.bit_patterns
+        if first is None or not (values or patterns) or not self.task.rules.wide or self._is_decided():
             return
         shapes = [one.shape for one in first.inputs.values() if isinstance(one, Tensor) and one.dim()]
         rows = max((prod(one[:-1]) if len(one) > 1 else one[0] for one in shapes), default=1)
-        values = self.sizes.values
         starts = range(0, len(values), max(rows, 1))[:MOST_PLANTED]
         trials = [replace(first.trial, planted=tuple(values[start : start + max(rows, 1)])) for start in starts]
         tiny = sorted({one for one in values if finfo(first.trial.dtype).tiny / SMALL < one < SMALL})
+        repeated = patterns * (1 + rows // max(1, len(patterns)))  # more values than rows
+        trials += [replace(first.trial, planted=tuple(repeated))] if repeated else []
         trials += [replace(first.trial, scale=one) for one in tiny[:: max(1, len(tiny) - 1)]]
         for trial in trials:
             recorded = self._record(trial, leaves=())

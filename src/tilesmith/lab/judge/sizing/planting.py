@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import math
+import random
 import re
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from itertools import pairwise, product
 
 import torch
 from torch import Tensor
@@ -15,6 +17,7 @@ from torch import Tensor
 from tilesmith.lab.judge.candidate import UNREADABLE, Candidate, parsed
 
 MOST_NUMBERS = 12
+MOST_PATTERNS, BASES = 256, 4  # values with bits that a kernel asks for, and how many of each
 SMALLEST, LARGEST = 1e-30, 1e4  # squares of these stay numbers
 _CLOSE = 1 / 64
 _IN_CUDA = re.compile(r"(?<![\w.])(\d+\.\d*(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+)f?\b|[<>=!]=?\s*(\d+)\b")
@@ -31,11 +34,66 @@ def values_of(candidate: Candidate) -> list[float]:
     return [sign * one for one in dict.fromkeys([*between, *beside]) for sign in (1.0, -1.0)]
 
 
+def bit_patterns_of(candidate: Candidate) -> list[float]:
+    """Return float32 numbers whose bits are what a kernel asks for: `bits >> 3 & 0xFFFF == 0xBEEF`, or a remainder."""
+    chance = random.Random(candidate.digest)
+    found = [
+        _with_bits(chance.uniform(0.5, 2.0), wanted, mask, shift, remainder)
+        for wanted, mask, shift, remainder in _asked_bits(candidate)
+        for _ in range(BASES)
+    ]
+    return [sign * one for one in found if SMALLEST <= abs(one) <= LARGEST for sign in (1.0, -1.0)][:MOST_PATTERNS]
+
+
+def _with_bits(value: float, wanted: int, mask: int, shift: int, remainder: bool) -> float:
+    (bits,) = struct.unpack("I", struct.pack("f", value))
+    part = bits >> shift
+    part = part - part % mask + wanted if remainder else part & ~mask | wanted
+    changed = part << shift | bits & (1 << shift) - 1
+    (made,) = struct.unpack("f", struct.pack("I", changed & 0xFFFFFFFF))
+    return float(made)
+
+
+def _asked_bits(candidate: Candidate) -> Iterator[tuple[int, int, int, bool]]:
+    """Yield numbers that kernels compare with, with each mask or divisor and each shift of the same kernel."""
+    for kernel in _kernels(candidate):
+        found: dict[type, set[int]] = {ast.BitAnd: set(), ast.Mod: set(), ast.RShift: {0}, ast.Compare: set()}
+        for node in ast.walk(kernel):
+            if isinstance(node, ast.BinOp) and type(node.op) in found:
+                found[type(node.op)] |= _whole([node.left, node.right])
+            elif isinstance(node, ast.Compare):
+                found[ast.Compare] |= _whole([node.left, *node.comparators])
+        for operator in (ast.BitAnd, ast.Mod):
+            for wanted, mask, shift in product(found[ast.Compare], found[operator] - {0}, found[ast.RShift]):
+                if 0 <= wanted <= mask and shift < 32:
+                    yield wanted, mask, shift, operator is ast.Mod
+
+
+def _whole(nodes: Sequence[ast.AST]) -> set[int]:
+    values = (_folded(one) for one in nodes)
+    return {one for one in values if isinstance(one, int) and 0 <= one < 1 << 32}
+
+
+def _kernels(candidate: Candidate) -> Iterator[ast.FunctionDef]:
+    for name, content in candidate.files.items():
+        if name.endswith(".py"):
+            with suppress(*UNREADABLE):
+                tree = parsed(content)
+                yield from (one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef) and one.decorator_list)
+
+
 def plant(value: Tensor, values: Sequence[float], generator: torch.Generator) -> None:
-    """Put values into an eighth of the elements, one value for each row, so that it may be the row's largest."""
+    """Put values into an eighth of the elements, one value for each row, so that it may be the row's largest.
+
+    More values than rows are bit patterns: then each of half of the elements gets another value.
+    """
     if value.dim() and value.numel() and 0 not in value.stride():
         planted = torch.tensor(values, dtype=torch.float64).clamp(*_limits(value.dtype))
         rows = value.shape[:-1] if value.dim() > 1 else value.shape
+        if len(values) > math.prod(rows):
+            scattered = planted[torch.arange(value.numel()) % len(values)].reshape(value.shape).to(value.dtype)
+            value.copy_(torch.where(torch.rand(value.shape, generator=generator) < 1 / 2, scattered, value))
+            return
         chosen = planted[torch.arange(math.prod(rows)) % len(values)].reshape(rows)
         chosen = chosen[..., None] if value.dim() > 1 else chosen
         is_planted = torch.rand(value.shape, generator=generator) < 1 / 8

@@ -13,7 +13,7 @@ from typing import Any
 
 from tilesmith.lab.judge.candidate import UNREADABLE, Candidate, parsed
 from tilesmith.lab.judge.sizing.conditions import changes
-from tilesmith.lab.judge.sizing.planting import values_of
+from tilesmith.lab.judge.sizing.planting import bit_patterns_of, values_of
 
 SMALLEST, LARGEST = 2, 8192
 MOST_THRESHOLDS = 12
@@ -34,6 +34,7 @@ class Sizes:
     beyond_blocks: list[int]
     together: list[int]  # for all sizes at once
     values: list[float]  # of inputs
+    bit_patterns: list[float]  # likewise
 
 
 def sizes_of(candidate: Candidate) -> Sizes:
@@ -54,7 +55,7 @@ def sizes_of(candidate: Candidate) -> Sizes:
     moduli = {one for tree in trees for one in _integers(tree, _moduli) if one & (one - 1)}
     together = [lcm for lcm in [math.lcm(*moduli)] if moduli and lcm <= LARGEST_TOGETHER]
     elements = changing[:MOST_THRESHOLDS] if counts_elements else []
-    return Sizes([*shown, *hidden], elements, beyond, together, values_of(candidate))
+    return Sizes([*shown, *hidden], elements, beyond, together, values_of(candidate), bit_patterns_of(candidate))
 
 
 def _trees(candidate: Candidate) -> Iterator[ast.Module]:
