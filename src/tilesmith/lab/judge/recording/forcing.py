@@ -18,6 +18,7 @@ from typing import Any
 
 MARK = "__tilesmith_truth__"
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_NEUTRAL = ("device", "is_cuda", "is_leaf", "grad_fn", "requires_grad", "_version", "is_inference")  # of a tensor
 _IN_TEST = (ast.Name, ast.Attribute, ast.Subscript)
 
 
@@ -97,7 +98,18 @@ class _Found:
 
     def _can_turn(self, node: ast.AST, dependent: frozenset[str]) -> bool:
         is_asked = isinstance(node, ast.Compare | ast.Call) or (isinstance(node, _IN_TEST) and id(node) in self._tests)
-        return is_asked and not any(isinstance(one, ast.Name) and one.id in dependent for one in ast.walk(node))
+        return is_asked and not _depends(node, dependent)
+
+
+def _depends(node: ast.AST, dependent: frozenset[str] | set[str]) -> bool:
+    """Return whether an expression depends on values, sizes or dtypes of these names, not on where tensors lie."""
+    if isinstance(node, ast.Attribute) and node.attr in _NEUTRAL:
+        return False
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "type"):
+        return False
+    if isinstance(node, ast.Name):
+        return node.id in dependent
+    return any(_depends(one, dependent) for one in ast.iter_child_nodes(node))
 
 
 def _tests(tree: ast.AST) -> Iterator[ast.expr]:
@@ -128,7 +140,7 @@ def _dependent_names(function: Any, outer: frozenset[str]) -> frozenset[str]:
         size = len(found)
         for node in ast.walk(function):
             for targets, source in _bindings(node):
-                if any(isinstance(one, ast.Name) and one.id in found for one in ast.walk(source)):
+                if _depends(source, found):
                     found |= {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
     return frozenset(found)
 
