@@ -6,6 +6,7 @@ import ast
 import struct
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,10 +63,10 @@ def test_one_expression_is_turned_over_at_a_time(tmp_path: Path, turned: str, wa
     (tmp_path / "candidate.py").write_text(textwrap.dedent(text))
     truths = forcing.Truths()
     loader = forcing.Loader("candidate", str(tmp_path / "candidate.py"), tmp_path)
-    space = {forcing.MARK: truths}
+    space: dict[str, Any] = {forcing.MARK: truths}
     exec(loader.source_to_code((tmp_path / "candidate.py").read_bytes(), "candidate.py"), space)
     truths.turned = turned
-    assert space["softmax"](5) == wanted  # type: ignore[operator]  # the function above
+    assert space["softmax"](5) == wanted
 
 
 def test_bit_patterns_have_the_bits_that_a_kernel_asks_for() -> None:

@@ -43,7 +43,7 @@ def _rejected(describer: Replayer, trying: Trying, target: str) -> Iterator[Fail
         if found is not None:
             reason = Reason(
                 "compile-error", "compiles", str(found["error"])[:600], f"The kernel must compile for {target}.",
-                kernel=found["name"], file=trying.main, line=found["line"],
+                kernel=found["name"], file=trying.candidate.main, line=found["line"],
             )  # fmt: skip
             yield placed_at(Failure(reason), recorded.trial)
             return

@@ -48,7 +48,9 @@ class Loader(importlib.machinery.SourceFileLoader):
         super().__init__(name, path)
         self._file = str(Path(path).relative_to(folder))
 
-    def source_to_code(self, data: Any, path: Any, *, _optimize: int = -1) -> Any:
+    def source_to_code(  # type: ignore[override]  # Python calls it as a method
+        self, data: Any, path: Any, *, _optimize: int = -1
+    ) -> Any:
         tree = ast.parse(data)
         found = enumerate(_Found(tree).marked)
         places = {id(one): (f"{self._file}:{number}", test) for number, (one, test) in found}
@@ -60,7 +62,7 @@ class _Marking(ast.NodeTransformer):
     def __init__(self, places: dict[int, tuple[str, bool]]) -> None:
         self._places = places
 
-    def visit(self, node: ast.AST) -> Any:
+    def visit(self, node: Any) -> Any:
         place = self._places.get(id(node))
         self.generic_visit(node)
         if place is None:
