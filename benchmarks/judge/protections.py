@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,12 @@ made, memory = ctypes.c_void_p(), ctypes.c_uint64()
 print(cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(made), 0), cuda.cuCtxSetCurrent(made),
       cuda.cuMemAlloc_v2(ctypes.byref(memory), 1 << 20), flush=True)
 os._exit(0)
+"""
+_LANDLOCKED = """
+from tilesmith.lab.judge.isolation import sandbox
+readable = [*sandbox.readable_paths(), *sandbox.driver_paths(), *{readable}]
+if not sandbox.restrict_files(readable, [], devices=sandbox.gpu_devices()):
+    raise SystemExit("no Landlock")
 """
 _ESCAPES = """
 import os, socket
@@ -85,9 +90,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, Nursery() as nursery, ThreadPoolExecutor(8) as pool:
         nursery.start()
         namespaces = {name: pool.submit(_context_in, one) for name, one in flags.items()}
-        dropped = [one for size in range(len(sandbox.ALL) + 1) for one in combinations(sandbox.ALL, size)]
+        landlock = {name: pool.submit(_context_with, one) for name, one in _readable().items()}
+        files = ((), (sandbox.LANDLOCK,), (sandbox.LANDLOCK, sandbox.WIDE_LANDLOCK))
+        others = ((), (sandbox.NAMESPACES,), (sandbox.NAMESPACES, sandbox.SECCOMP, sandbox.RLIMITS))
+        dropped = [(*one, *two) for one in files for two in others]
         tried = {" + ".join(one) or "nothing": pool.submit(_child_without, nursery, folder, one) for one in dropped}
         found["driver calls in namespaces (0 is success)"] = {name: one.result() for name, one in namespaces.items()}
+        found["driver calls under Landlock (0 is success), also readable"] = {
+            name: one.result() for name, one in landlock.items()
+        }
         found["candidate's process on the GPU, without"] = {name: one.result() for name, one in tried.items()}
         found["candidate's process without a GPU"] = _on_cpu(nursery, folder)
         found["escapes"] = _escapes(nursery, folder)
@@ -101,6 +112,19 @@ def _text(path: str) -> str | None:
 
 def _context_in(flags: int) -> str:
     done = subprocess.run([sys.executable, "-c", _CONTEXT, str(flags)], capture_output=True, text=True, check=False)
+    return (done.stdout or done.stderr)[-300:].strip()
+
+
+def _readable() -> dict[str, list[str]]:
+    """Return sets of folders that a process may read beside what the judge allows."""
+    each = {one: [one] for one in ("/proc", "/etc", "/run", "/var")}
+    return {"nothing": [], **each, "all of these": sandbox.system_folders(), "everything": ["/"]}
+
+
+def _context_with(readable: list[str]) -> str:
+    """Return what the driver says in a process that may read these folders too."""
+    script = f"import sys\nsys.argv[1:] = ['0']\n{_LANDLOCKED.format(readable=readable)}\n{_CONTEXT}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     return (done.stdout or done.stderr)[-300:].strip()
 
 

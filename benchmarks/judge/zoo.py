@@ -56,7 +56,8 @@ def all_jobs(only: str, done: set[str], earlier: Json, *, with_gpu: bool) -> lis
         for path in sorted(place.glob("*/*"))
         if path.name != "__pycache__"
     ]
-    chosen = [one for one in jobs if only in label(one) and label(one) not in done]
+    parts = only.split(",")
+    chosen = [one for one in jobs if any(part in label(one) for part in parts) and label(one) not in done]
 
     def turn(job: Job) -> tuple[bool, bool, float]:
         known = earlier.get(label(job))
@@ -137,14 +138,14 @@ def summary(found: Sequence[Json], route: str) -> Json:
     }  # fmt: skip
 
 
-def provenance(processes: int, *, with_gpu: bool) -> Json:
+def provenance(processes: int, commit_name: str, *, with_gpu: bool) -> Json:
     import torch
     import triton
 
     return {
         "seed": SEED,
         "device": torch.cuda.get_device_name() if with_gpu else "CPU",
-        "torch": torch.__version__, "triton": triton.__version__, "commit": commit(),
+        "torch": torch.__version__, "triton": triton.__version__, "commit": commit_name,
         "date": time.strftime("%Y-%m-%d", time.gmtime()), "processes": processes,
     }  # fmt: skip
 
@@ -164,7 +165,7 @@ def run(arguments: argparse.Namespace) -> None:
     context = multiprocessing.get_context("spawn")
     jobs, results = context.Queue(), context.Queue()
     workers = [context.Process(target=work, args=(jobs, results, with_gpu)) for _ in waiting[: arguments.processes]]
-    facts = provenance(arguments.processes, with_gpu=with_gpu)
+    facts = provenance(arguments.processes, arguments.commit, with_gpu=with_gpu)
 
     def hand_out() -> None:
         if waiting:
@@ -229,9 +230,24 @@ def told(whole: Json, total: int) -> None:
     print(f"{len(whole['results'])} of {total} judged; left: {len(whole['left'])}", whole["left"][:10], flush=True)
 
 
-def store_run(path: Path) -> None:
+def merged(paths: Sequence[Path]) -> Json:
+    """Return the results of several runs as one: of a candidate that was judged again, the last verdict."""
+    whole: Json = json.loads(paths[0].read_text())
+    for path in paths[1:]:
+        later = json.loads(path.read_text())
+        new = {one["label"]: one for one in later["results"]}
+        kept = [one for one in whole["results"] if one["label"] not in new]
+        again = {"commit": later["commit"], "seconds": later["seconds"], "candidates": sorted(new)}
+        whole["results"] = sorted([*kept, *new.values()], key=lambda one: str(one["label"]))
+        whole |= {"left": [one for one in whole["left"] if one not in new], "judged_again": again}
+        whole |= {"protections": later.get("protections") or whole.get("protections")}
+    known = {label(one) for one in all_jobs("", set(), {}, with_gpu=True)}
+    whole["results"] = [one for one in whole["results"] if one["label"] in known]
+    return whole | {"routes": {route: summary(whole["results"], route) for route in STORED}}
+
+
+def store_run(whole: Json) -> None:
     """Write the outcomes of a run beside this script, and its rates into the guide."""
-    whole = json.loads(path.read_text())
     facts = {name: value for name, value in whole.items() if name not in ("results", "routes")}
     page = ROOT / "docs" / "judge.md"
     text = page.read_text()
@@ -292,14 +308,15 @@ def main() -> None:
     parser.add_argument("--out", default="judge_zoo.json")
     parser.add_argument("--seconds", type=float, default=3600.0, help="the run ends by itself before these are over")
     parser.add_argument("--processes", type=int, default=2, help="candidates at once")
-    parser.add_argument("--only", default="", help="part of the names to judge")
+    parser.add_argument("--only", default="", help="parts of the names to judge, with commas between them")
     parser.add_argument("--resume", default="", help="results of an earlier run, which are kept")
-    parser.add_argument("--store", default="", help="store these results, and judge nothing")
+    parser.add_argument("--store", nargs="+", type=Path, help="store these results, later ones last; judge nothing")
+    parser.add_argument("--commit", default=commit(), help="what is judged, outside of a clone")
     parser.add_argument("--cpu", action="store_true", help="no GPU, also where there is one")
     parser.add_argument("--probe", type=float, default=0.0, help="seconds to find out which protections hold on a GPU")
     arguments = parser.parse_args()
     if arguments.store:
-        store_run(Path(arguments.store))
+        store_run(merged(arguments.store))
     else:
         run(arguments)
 

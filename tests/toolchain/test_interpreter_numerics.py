@@ -478,3 +478,10 @@ def test_libdevice_functions_compute() -> None:
     interpret(libdevice_kernel, (1,), {"x_ptr": x, "y_ptr": y, "z_ptr": z, "SIZE": 16})
     torch.testing.assert_close(y, x.tanh())
     torch.testing.assert_close(z, x**3)
+
+
+def test_floats_beyond_an_integer_saturate_as_on_a_gpu() -> None:
+    values = np.array([np.nan, 1e20, -1e20, 2.9, -2.9, 2147483648.0, np.inf, -np.inf], np.float32)
+    largest, smallest = 2**31 - 1, -(2**31)
+    assert numerics.converted(values, np.int32).tolist() == [0, largest, smallest, 2, -2, largest, largest, smallest]
+    assert numerics.converted(values, np.uint32).tolist() == [0, 2**32 - 1, 0, 2, 0, 2147483648, 2**32 - 1, 0]

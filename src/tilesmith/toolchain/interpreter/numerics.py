@@ -51,7 +51,7 @@ def handle_of(values: NDArray[Any], scalar: Any, *, toward_zero: bool = False) -
     """Return a handle of numbers rounded to a scalar type of Triton."""
     if is_narrow(scalar.name):
         return TensorHandle(narrow(values, scalar.name, toward_zero=toward_zero), scalar)
-    rounded = values.astype(numpy_dtype(scalar), copy=False)
+    rounded = converted(values, numpy_dtype(scalar))
     if toward_zero:
         away = np.abs(rounded) > np.abs(values)
         rounded = np.where(away, np.nextafter(rounded, rounded.dtype.type(0)), rounded)
@@ -142,6 +142,20 @@ def _float8_values(format_name: str) -> FloatArray:
     every = torch.arange(256, dtype=torch.uint8).view(_FLOAT8[format_name])
     values: FloatArray = every.to(torch.float32).numpy()
     return values
+
+
+def converted(values: NDArray[Any], dtype: Any) -> NDArray[Any]:
+    """Return numbers in a dtype. Floats beyond 32 or 64 bits become the nearest integer, and NaN 0, as on a GPU.
+
+    NumPy does so on ARM, but not on x86.
+    """
+    wanted = np.dtype(dtype)
+    if values.dtype.kind != "f" or wanted.kind not in "iu" or wanted.itemsize < 4:
+        return values.astype(wanted, copy=False)
+    limits = np.iinfo(wanted)
+    inside = (values > limits.min) & (values < limits.max)
+    ends = np.where(values > 0, limits.max, np.where(np.isnan(values), 0, limits.min)).astype(wanted)
+    return np.where(inside, np.where(inside, values, 0).astype(wanted), ends)
 
 
 def numpy_dtype(dtype: Any) -> np.dtype[Any]:

@@ -15,13 +15,7 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 from numpy.typing import NDArray
-from triton.runtime.interpreter import (
-    InterpreterBuilder,
-    InterpreterOptions,
-    TensorHandle,
-    _interpreter,
-    _ir,
-)
+from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions, TensorHandle, _interpreter, _ir
 
 from tilesmith.hardware.rates import SINGLE_PRECISIONS
 from tilesmith.toolchain.interpreter.all_programs import PathRecorder

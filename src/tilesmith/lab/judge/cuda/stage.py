@@ -54,8 +54,15 @@ class CudaStage:
             return []
 
 
-# What to do without, the fewest first.
-_FEWER = tuple(one for size in range(len(sandbox.ALL) + 1) for one in combinations(sandbox.ALL, size))
+# What to do without, the fewest first. `WIDE_LANDLOCK` takes the place of `LANDLOCK`.
+_FILES = ((), (sandbox.LANDLOCK,), (sandbox.LANDLOCK, sandbox.WIDE_LANDLOCK))
+_OTHERS = (sandbox.NAMESPACES, sandbox.SECCOMP, sandbox.RLIMITS)
+_FEWER = tuple(
+    (*files, *others)
+    for size in range(len(_OTHERS) + 1)
+    for others in combinations(_OTHERS, size)
+    for files in _FILES
+)  # fmt: skip
 _tried: list[tuple[str, ...]] = []  # what a child must do without on this machine
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import inspect
+import os
 import socket
 import sys
 from collections.abc import Callable
@@ -78,7 +79,9 @@ class GpuSession(Session):
         folder.mkdir(exist_ok=True)
         for number, (at, length) in enumerate(places):
             file = folder / (f"{number}.cubin" if number else f"{name}.so")
-            file.write_bytes(bytes(self._arena.bytes_at(at, length)))
+            new = file.with_suffix(f".{os.getpid()}")
+            new.write_bytes(bytes(self._arena.bytes_at(at, length)))
+            os.replace(new, file)  # another process of this candidate may have loaded the file
         library = folder / f"{name}.so"
         module = None
         if as_python:

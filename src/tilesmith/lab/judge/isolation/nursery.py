@@ -125,10 +125,13 @@ def _run(request: dict[str, Any], channel: socket.socket, arena: int, roles: dic
         devices = sandbox.gpu_devices() if on_gpu else []
         without = request["without"]
         readable = [*sandbox.readable_paths(), *(sandbox.driver_paths() if on_gpu else [])]
-        if sandbox.LANDLOCK not in without and sandbox.restrict_files(
-            readable, writable, programs=programs, devices=devices
-        ):
-            protections.append(sandbox.LANDLOCK)
+        if sandbox.LANDLOCK not in without:
+            if sandbox.restrict_files(readable, writable, programs=programs, devices=devices):
+                protections.append(sandbox.LANDLOCK)
+        elif sandbox.WIDE_LANDLOCK not in without:
+            readable += sandbox.system_folders()
+            if sandbox.restrict_files(readable, writable, programs=programs, devices=devices):
+                protections.append(sandbox.WIDE_LANDLOCK)
         limits = Limits(**request["limits"])
         if sandbox.RLIMITS not in without and process_limits.apply(limits, on_gpu=on_gpu):
             protections.append(sandbox.RLIMITS)

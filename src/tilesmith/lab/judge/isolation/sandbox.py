@@ -19,6 +19,7 @@ from tilesmith.lab.judge.isolation import seccomp
 
 NAMESPACES = "namespaces (user, network, processes, IPC)"
 LANDLOCK = "Landlock (files, TCP, signals)"
+WIDE_LANDLOCK = "Landlock (files but the system's, TCP, signals)"  # for a driver that reads what nobody documents
 SECCOMP = "seccomp (programs, processes, sockets, tracing)"
 RLIMITS = "rlimits (memory, CPU time, file size, open files)"
 ALL = (NAMESPACES, LANDLOCK, SECCOMP, RLIMITS)
@@ -37,13 +38,13 @@ _PR_SET_NO_NEW_PRIVS = 38
 def enter_namespaces(*, on_gpu: bool = False) -> bool:
     """Give the children of this process their own users, network, process numbers and IPC. Return whether it works.
 
-    A process on a GPU keeps the network's namespace, since the CUDA driver uses a socket of it. Then seccomp and
-    Landlock alone keep it from the network.
+    A process on a GPU keeps the process numbers: in a namespace of them the CUDA driver fails (error 304 on an H200).
+    Then seccomp and Landlock alone keep it from other processes.
     """
     if sys.platform != "linux":
         return False
     user, group = os.getuid(), os.getgid()
-    flags = _NEW_USER | _NEW_PROCESSES | _NEW_IPC | _NEW_UTS | (0 if on_gpu else _NEW_NETWORK)
+    flags = _NEW_USER | _NEW_NETWORK | _NEW_IPC | _NEW_UTS | (0 if on_gpu else _NEW_PROCESSES)
     if _libc().unshare(flags | _NEW_MOUNTS) and _libc().unshare(flags):
         return False
     with suppress(OSError):  # the process keeps its privileges on files either way
@@ -81,24 +82,22 @@ def readable_paths() -> list[str]:
     return [path for path in dict.fromkeys([*folders, *files, *devices, *packages]) if path and os.path.exists(path)]
 
 
+def system_folders() -> list[str]:
+    """Return the folders of the operating system, which hold no files of users."""
+    names = ("proc", "sys", "etc", "run", "var", "usr", "lib", "lib64", "opt", "bin", "sbin")
+    return [f"/{name}" for name in names if os.path.exists(f"/{name}")]
+
+
 def driver_paths() -> list[str]:
     """Return what the driver of a GPU reads about the machine."""
-    named = (
-        "/sys",
-        "/proc/devices",
-        "/proc/modules",
-        "/proc/version",
-        "/proc/sys/vm",
-        "/proc/sys/kernel",
-        "/etc/nvidia",
-    )
-    return [one for one in named if os.path.exists(one)]
+    of_kernel = [f"/proc/{name}" for name in ("devices", "modules", "version", "sys/vm", "sys/kernel")]
+    return [one for one in ("/sys", "/etc/nvidia", *of_kernel) if os.path.exists(one)]
 
 
 def gpu_devices() -> list[str]:
-    """Return the files by which a process reaches NVIDIA's and AMD's GPUs."""
+    """Return the files by which a process reaches NVIDIA's and AMD's GPUs. A driver also writes below /proc/self."""
     found = [str(one) for pattern in ("nvidia*", "nvidia-caps/*", "kfd", "dri/*") for one in Path("/dev").glob(pattern)]
-    return [*found, *(one for one in ("/dev/shm", "/proc/driver/nvidia") if os.path.exists(one))]
+    return [*found, *(one for one in ("/dev/shm", "/proc/driver/nvidia", "/proc/self") if os.path.exists(one))]
 
 
 def restrict_files(
