@@ -272,9 +272,10 @@ def _table(whole: Json, route: str) -> Iterable[str]:
     yield f"| on {place} | candidates | pass | unproven | fail |{' timed |' if on_gpu else ''}"
     yield "|---|--:|--:|--:|--:|" + ("--:|" if on_gpu else "")
     for kind in KINDS:
-        counts = [whole["routes"][route]["outcomes"][kind].get(name, 0) for name in OUTCOMES]
+        outcomes = whole["routes"][route]["outcomes"][kind]
+        counts = [outcomes.get(name, 0) for name in OUTCOMES]
         timed = sum(one[route]["times"] is not None for one in whole["results"] if route in one and one["kind"] == kind)
-        yield f"| {kind} | {sum(counts)} | {' | '.join(map(str, counts))} |{f' {timed} |' if on_gpu else ''}"
+        yield f"| {kind} | {sum(outcomes.values())} | {' | '.join(map(str, counts))} |{f' {timed} |' if on_gpu else ''}"
     spent = sum(one[route]["seconds"] for one in whole["results"] if route in one)
     yield ""
     yield (
@@ -316,7 +317,8 @@ def main() -> None:
     parser.add_argument("--probe", type=float, default=0.0, help="seconds to find out which protections hold on a GPU")
     arguments = parser.parse_args()
     if arguments.store:
-        store_run(merged(arguments.store))
+        whole = merged(arguments.store)
+        store_run(whole | {"commit": whole["commit"] or arguments.commit})
     else:
         run(arguments)
 
