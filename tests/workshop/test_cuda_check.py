@@ -19,7 +19,7 @@ from tilesmith.workshop.course.catalogue import BUILT_IN
 from tilesmith.workshop.course.exercise import Exercise, ExerciseError, Goal, Size
 from tilesmith.workshop.course.exercise_file import load_exercise
 from tilesmith.workshop.cuda import check as cuda_check
-from tilesmith.workshop.cuda.access_counts import ProgramCounts
+from tilesmith.workshop.cuda.access_counts import ProgramCounts, counting_part
 from tilesmith.workshop.cuda.check import CudaCheck
 
 DYNAMIC = (
@@ -249,6 +249,25 @@ def test_atomics_are_counted(reduction: Exercise, tmp_path: Path, only: Callable
     only("counting")
     found = verdict(reduction, tmp_path, ("    if (thread == 0) {", "    atomicAdd(total, 0);\n    if (thread == 0) {"))
     assert "atomics is 390; wanted ≤ 6" in found.message
+
+
+def test_counting_part_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+
+    def run(command: list[str]) -> None:
+        compiled.append(command)
+        Path(command[-1]).write_bytes(b"object")
+
+    monkeypatch.setenv("TILESMITH_CACHE", str(tmp_path / "cache"))
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    assert compiler is not None
+    found = [counting_part(compiler, tmp_path, run) for _ in range(2)]
+    assert found[0] == found[1]
+    assert found[0].read_bytes() == b"object"
+    assert len(compiled) == 1
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TILESMITH_CACHE", str(tmp_path / "file"))  # no folder can be made there
+    assert counting_part(compiler, tmp_path, run) == tmp_path / "accesses.o"
 
 
 def test_compiler_that_waits_is_not_late_but_one_that_computes_is(

@@ -9,14 +9,15 @@ import pytest
 
 from forked import forking
 from tilesmith.workshop.course.catalogue import BUILT_IN, Catalogue
-from tilesmith.workshop.course.exercise import ExerciseError
+from tilesmith.workshop.course.exercise import Exercise, ExerciseError
 from tilesmith.workshop.course.exercise_file import load_exercise
+from tilesmith.workshop.mutants import survivors
 from tilesmith.workshop.mutants.cuda_mutants import cuda_mutants
 from tilesmith.workshop.mutants.known_equivalents import known_equivalents
 from tilesmith.workshop.mutants.mutant import Mutant
 from tilesmith.workshop.mutants.survivors import try_mutants
 from tilesmith.workshop.mutants.triton_mutants import triton_mutants
-from tilesmith.workshop.mutants.trying import MutantTrial, mutants_of_exercise
+from tilesmith.workshop.mutants.trying import Fate, MutantTrial, mutants_of_exercise
 
 KERNEL = """
 @triton.jit
@@ -173,6 +174,20 @@ def test_listed_mutant_that_does_not_exist_is_reported(folder: Path) -> None:
     assert result.unknown == ("swap: a -> b",)
     assert result.survivors == []
     assert {one.fate for one in result.fates} <= {"failed", "equivalent"}
+
+
+def test_parts_of_an_exercise_keep_the_order_of_its_mutants(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def fates(exercise: Exercise, first: int, last: int, every: int) -> list[Fate]:
+        asked.append((first, last))
+        return [Fate(one.name, one.line, "failed", "") for one in mutants_of_exercise(exercise)[::every][first:last]]
+
+    monkeypatch.setattr(survivors, "_fates_in_child", fates)
+    exercise = load_exercise(folder)
+    (result,) = try_mutants([exercise], jobs=1, every=2)
+    assert [one.name for one in result.fates] == [one.name for one in mutants_of_exercise(exercise)[::2]]
+    assert sorted(asked) == [(0, 8), (8, 10)]
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import typer
 
 from tilesmith.cli import learn_text
 from tilesmith.cli.terminal import CHECK_FAILED, WRONG_USAGE, console, refuse, write_json, write_result
+from tilesmith.storage import is_stream
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -367,6 +368,8 @@ def verify(
             problems += len(one.problems)
             rows.append({"id": one.exercise.id, "programs": one.programs, "problems": list(one.problems)})
             _show(learn_text.verified(one))
+            if json and not is_stream(json):  # after each exercise: a long run may be interrupted
+                write_json(json, rows)
     _show(f"exercises: {len(chosen)}, programs: {programs}, problems: {problems}")
     if json:
         write_json(json, rows)
@@ -382,13 +385,14 @@ def _verify_mutants(chosen: list[Exercise], jobs: int, every: int, json: Path | 
     for one in try_mutants([each for each in chosen if not each.is_only_questions], jobs, every):
         results.append(one)
         _show(learn_text.mutated(one))
-    total = sum(len(one.fates) for one in results)
+        if json and not is_stream(json):  # after each exercise: a run of hours may be interrupted
+            write_json(json, [each.as_json() for each in results])
     failed, equivalent, survived = (
         sum(one.counted(fate) for one in results) for fate in ("failed", "equivalent", "survived")
     )
     _show(
-        f"exercises: {len(results)}, mutants: {total}, failed their check: {failed}, equivalent: {equivalent}, "
-        f"survived: {survived}"
+        f"exercises: {len(results)}, mutants: {sum(len(one.fates) for one in results)}, failed their check: {failed}, "
+        f"equivalent: {equivalent}, survived: {survived}"
     )
     if json:
         write_json(json, [one.as_json() for one in results])

@@ -6,6 +6,7 @@ the lanes of a warp into requests, and prints one line per instruction.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tilesmith import storage
 from tilesmith.workshop.checking.goals import Measured
 from tilesmith.workshop.course.exercise import ExerciseError, Goal
 
@@ -20,6 +22,7 @@ from tilesmith.workshop.course.exercise import ExerciseError, Goal
 COMPILE_OPTIONS = ("-O0", "-DCOUNT_ACCESSES", "-fno-pie")
 INSTRUMENTATION = "-fsanitize=thread"  # when compiling, not when linking: accesses.cpp takes the sanitizer's place
 WARP = 32
+_SOURCES = tuple(Path(__file__).with_name(name) for name in ("accesses.cpp", "accesses.h"))
 _RACE = re.compile(r"race (\S+) blocks=(\d+),(\d+)")
 _ACCESS = re.compile(r"access (\S+) (load|store) (global|shared) requests=(\d+) lanes=(\d+) moved=(\d+) least=(\d+)")
 
@@ -108,6 +111,26 @@ METRICS: dict[str, Callable[[ProgramCounts], Measured]] = {
     "warp_efficiency": _warp_efficiency,
     "global_load_requests": _global_loads,
 }
+
+
+def counting_part(compiler: str, scratch: Path, run: Callable[[list[str]], None]) -> Path:
+    """Return the object file of accesses.cpp, which is the same for every learner's file: compiled once per compiler.
+
+    `run` runs a compiler. Where the cache cannot be written, the object file stays in the folder `scratch`.
+    """
+    command = [compiler, "-c", "-std=c++20", "-g1", "-pthread", *COMPILE_OPTIONS, "-O2", str(_SOURCES[0])]
+    version = subprocess.run([compiler, "--version"], capture_output=True).stdout
+    digest = hashlib.sha256(b"\0".join([version, *(one.read_bytes() for one in _SOURCES), *map(str.encode, command)]))
+    kept = storage.cache_directory() / "workshop" / f"accesses-{digest.hexdigest()[:16]}.o"
+    if kept.is_file():
+        return kept
+    made = scratch / "accesses.o"
+    run([*command, "-o", str(made)])
+    try:
+        storage.write_atomically(kept, made.read_bytes())
+    except OSError:
+        return made
+    return kept
 
 
 def read_counts(output: str, program: Path, file: Path) -> ProgramCounts:

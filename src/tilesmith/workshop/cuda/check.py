@@ -185,10 +185,9 @@ class CudaCheck(StagedCheck):
             options += ["-O1", f"-fsanitize={how}", f"-D{how.upper()}_SANITIZER"]
             self._compile([compiler, "-x", "c++", *options, *self._harness(rewritten), "-o", str(program)])
             return program
-        options += access_counts.COMPILE_OPTIONS
-        accesses, counted = self.file.with_name("accesses.o"), self.file.with_name("counted.o")
-        self._compile([compiler, "-c", *options, "-O2", str(INCLUDES / "accesses.cpp"), "-o", str(accesses)])
-        options.append(access_counts.INSTRUMENTATION)
+        counted = self.file.with_name("counted.o")
+        accesses = access_counts.counting_part(compiler, self.file.parent, self._compile)
+        options += [*access_counts.COMPILE_OPTIONS, access_counts.INSTRUMENTATION]
         self._compile([compiler, "-c", "-x", "c++", *options, *self._harness(rewritten), "-o", str(counted)])
         self._compile([compiler, "-pthread", "-no-pie", str(counted), str(accesses), "-o", str(program)])
         return program
