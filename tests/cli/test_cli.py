@@ -43,6 +43,19 @@ def test_inspect_imports_torch_only_where_the_script_runs(tmp_path: Path) -> Non
     assert done.stderr.splitlines()[-1] == "[]", done.stderr
 
 
+def test_copying_debug_programs_imports_no_stage_and_prints_no_noise(tmp_path: Path) -> None:
+    program = (
+        "import atexit, os, sys\nfrom tilesmith.cli import main\n"
+        "atexit.register(os.write, 2, b'leaked')\n"  # as Triton's bindings do, after everything else
+        "try: main()\n"
+        "finally: print(sorted({'torch', 'triton', 'numpy'} & set(sys.modules)), file=sys.stderr)"
+    )
+    words = ["debug", "llama", "--copy", str(tmp_path)]
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
+    assert done.stderr == "[]\n"
+    assert len(list(tmp_path.iterdir())) == 6
+
+
 def test_check_does_not_import_torch_compile() -> None:
     program = (
         "import sys\nfrom tilesmith.cli import main\n"

@@ -33,6 +33,7 @@ Files, in reading order:
 
 from __future__ import annotations
 
+import atexit
 import sys
 from typing import Any
 
@@ -57,6 +58,7 @@ from tilesmith.cli.terminal import (
     refuse_unwritable_results,
     require_current_folder,
     reserve_standard_output,
+    silence_standard_error,
     tolerate_encodings,
 )
 from tilesmith.cli.tour import tour
@@ -91,6 +93,7 @@ for commands in (train, compare, debug, learn):
 
 
 def main() -> None:
+    atexit.register(silence_standard_error)  # registered first, called last
     tolerate_encodings()
     require_current_folder()
     try:

@@ -44,14 +44,14 @@ def debug_llama(
     if reveal and stage is None:
         refuse("--reveal needs --stage N; without both, all stages are revealed")
     if show and stage is not None:
-        print(case.stage(stage).program.read_text(encoding="utf-8"), end="")
+        print(case.program_of(stage).read_text(encoding="utf-8"), end="")
         return
     numbers = range(1, case.COUNT + 1) if stage is None else [stage]
     if copy is not None:
         if show or reveal or json:
             refuse("--copy copies programs and runs none: use it alone or with --stage N")
         for number in numbers:
-            _copy_program(case.stage(number).program, copy)
+            _copy_program(case.program_of(number), copy)
         return
     try:
         result = [_shown_stage(case.stage(number), reveals=stage is None or reveal) for number in numbers]

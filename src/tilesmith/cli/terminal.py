@@ -79,6 +79,14 @@ def flushed_standard_output() -> Iterator[None]:
         sys.exit(WRONG_USAGE)
 
 
+def silence_standard_error() -> None:
+    """Let the rest of this process print no errors. Triton's bindings report leaks when the interpreter has ended."""
+    with suppress(OSError, ValueError):
+        if sys.stderr is not None:
+            sys.stderr.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
 def refuse(message: str) -> NoReturn:
     """Exit with status 2 and one line on standard error."""
     print(f"tilesmith: {' '.join(message.splitlines())}", file=sys.stderr)

@@ -70,6 +70,11 @@ def stage(number: int) -> Stage:
     return found
 
 
+def program_of(number: int) -> Path:
+    """Return the program of a stage, without importing it."""
+    return Path(__file__).with_name(f"stage_{number}.py")
+
+
 def main(one: Stage) -> None:
     """Run the stage as a program."""
     parser = argparse.ArgumentParser(description=f"Stage {one.number}. {one.symptom}")
