@@ -12,10 +12,12 @@ def reference(gradient, x, weight, eps):
         return torch.autograd.grad(y, leaf, gradient)[0]
 
 
-def make_inputs(case, dtype, device):
+def make_inputs(case, dtype, device, layout):
     gradient, x = (torch.randn(case.rows, case.columns, dtype=dtype, device=device) for _ in range(2))
     weight = torch.rand(case.columns, dtype=dtype, device=device) + 0.5
-    return {"gradient": gradient, "x": x, "weight": weight, "eps": 1e-6}
+    if case.name == "strided-weight":
+        weight = torch.stack([weight, -weight], dim=1)[:, 0]
+    return {"gradient": layout(gradient), "x": layout(x), "weight": weight, "eps": 1e-6}
 
 
 def cost(case, dtype):
