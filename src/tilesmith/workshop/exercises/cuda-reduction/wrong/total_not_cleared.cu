@@ -1,4 +1,4 @@
-// fails: right (not written)
+// fails: right (nobody had written)
 #include <cuda_runtime.h>
 
 const int THREADS = 64;

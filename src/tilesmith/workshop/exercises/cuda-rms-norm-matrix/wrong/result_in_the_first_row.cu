@@ -1,4 +1,4 @@
-// fails: right (must be)
+// fails: runs (data race: blocks)
 #include <cuda_runtime.h>
 
 const int THREADS = 64;
