@@ -282,7 +282,7 @@ def test_compiler_that_waits_is_not_late_but_one_that_computes_is(
 
 
 def test_endless_loop_fails_at_runs(reduction: Exercise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_check, "SECONDS_TO_RUN", 0.5)
+    monkeypatch.setattr(CudaCheck, "seconds_to_run", 0.5)
     found = verdict(reduction, tmp_path, ("half > 0; half /= 2", "half > -1; half /= 2"))
     assert found.stage == "runs"
     assert "still running" in found.message

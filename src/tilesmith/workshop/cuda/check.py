@@ -88,6 +88,8 @@ class _ProgramRun:
 class CudaCheck(StagedCheck):
     """A check of one `.cu` file."""
 
+    seconds_to_run = SECONDS_TO_RUN
+
     def __init__(self, exercise: Exercise, file: Path, entering: Callable[[str], None] = lambda stage: None) -> None:
         super().__init__(exercise, file, entering)
         self._counts: ProgramCounts | None = None
@@ -262,12 +264,12 @@ class CudaCheck(StagedCheck):
             "TILESMITH_RUN": number,
         }  # fmt: skip
         late = StageFailure(
-            "runs", f"The program was still running after {SECONDS_TO_RUN:g} s. Is there a loop that never ends?"
+            "runs", f"The program was still running after {self.seconds_to_run:g} s. Is there a loop that never ends?"
         )
         try:
             made = subprocess.run(
                 [program, *sizes], capture_output=True, text=True, env={**os.environ, **quiet},
-                timeout=PATIENCE * SECONDS_TO_RUN, preexec_fn=partial(_limit, None, SECONDS_TO_RUN),
+                timeout=PATIENCE * self.seconds_to_run, preexec_fn=partial(_limit, None, self.seconds_to_run),
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise late from None
