@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import torch
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from tilesmith.lab.inspect.output.page import write_html as picture_of
@@ -78,14 +79,16 @@ def _code(exercise: Exercise) -> str:
 def _run_solutions(
     exercises: Sequence[Exercise], finished: Callable[[str, int, int], None], jobs: int
 ) -> dict[str, _Ran]:
-    """Run the model solutions, several at a time in processes whose compilers print nothing."""
+    """Run the model solutions, several at a time in forks of one process that has imported PyTorch and Triton."""
     found: dict[str, _Ran] = {}
     if jobs == 1:
         for exercise in exercises:
             found[exercise.id] = _run_solution(exercise)
             finished(exercise.id, len(found), len(exercises))
         return found
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _print_nothing) as pool:
+    context = multiprocessing.get_context("forkserver")  # a fork of this process would copy the locks of its threads
+    context.set_forkserver_preload([__name__])
+    with ProcessPoolExecutor(jobs, context, _begin_worker) as pool:
         running = {pool.submit(_run_solution, exercise): exercise.id for exercise in exercises}
         for future in as_completed(running):
             found[running[future]] = future.result()
@@ -93,7 +96,9 @@ def _run_solutions(
     return found
 
 
-def _print_nothing() -> None:
+def _begin_worker() -> None:
+    """Let compilers print nothing, and PyTorch use one thread: the other cores run other solutions."""
+    torch.set_num_threads(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         os.dup2(nowhere, descriptor)

@@ -1,6 +1,7 @@
 """Answers, from a run of all stages with `tilesmith debug llama`: the workshop may not import the stages."""
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -71,7 +72,8 @@ def _stages():
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "stages.json"
         words = ["debug", "llama", "--json", str(result)]
-        subprocess.run([sys.executable, "-m", "tilesmith", *words], check=True, capture_output=True)
+        one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}  # the model is small: more threads double the CPU time
+        subprocess.run([sys.executable, "-m", "tilesmith", *words], check=True, capture_output=True, env=one_thread)
         stages = json.loads(result.read_text())["stages"]
     return [
         {fact["name"]: fact["value"] for part in ("shown", "evidence") for fact in stage[part]["facts"]}
