@@ -259,6 +259,11 @@ def test_view_fits_a_phone_and_shows_hostile_names_as_text(found: Inspection, tm
         assert browser.ask("window.injected") is None
         assert browser.ask("document.documentElement.scrollWidth") <= 390
         assert browser.ask("document.querySelectorAll('.play .program').length") == 1
+        browser.press("End")
+        browser.ask("document.querySelector('.play .values tr').innerHTML = '<td>-0.08228</td>'.repeat(9)")
+        assert browser.ask("document.querySelector('.play .values').getBoundingClientRect().right") <= 390
+        browser.ask("document.querySelector('h1').textContent = 'Kernels of layer_norm_of_a_long_name.py'")
+        assert browser.ask("(one => one.scrollWidth - one.clientWidth)(document.querySelector('h1'))") <= 0
         assert browser.complaints == []
 
 
