@@ -16,7 +16,7 @@ from tilesmith.workshop.checking.program_check import ProgramCheck
 from tilesmith.workshop.checking.triton_check import TritonCheck
 from tilesmith.workshop.checking.verdict import Verdict
 from tilesmith.workshop.course.exercise import Exercise
-from tilesmith.workshop.cuda.check import SECONDS_IN_ALL, CudaCheck
+from tilesmith.workshop.cuda.check import PATIENCE, SECONDS_IN_ALL, CudaCheck
 from tilesmith.workshop.mutants.cuda_mutants import cuda_mutants
 from tilesmith.workshop.mutants.mutant import Mutant
 from tilesmith.workshop.mutants.probing import Probes
@@ -127,13 +127,18 @@ class _TooLong(BaseException):
 
 @contextmanager
 def _limited(seconds: int) -> Iterator[None]:
+    """Raise _TooLong after so many seconds of CPU time, or PATIENCE times as many on the clock."""
+
     def stop(number: int, frame: Any) -> None:
         raise _TooLong
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGPROF, signal.SIGALRM)}
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.alarm(PATIENCE * seconds)
     try:
         yield
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
