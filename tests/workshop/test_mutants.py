@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from forked import forking
 from tilesmith.workshop.course.catalogue import BUILT_IN, Catalogue
 from tilesmith.workshop.course.exercise import Exercise, ExerciseError
 from tilesmith.workshop.course.exercise_file import load_exercise
-from tilesmith.workshop.mutants import survivors
+from tilesmith.workshop.mutants import survivors, trying
 from tilesmith.workshop.mutants.cuda_mutants import cuda_mutants
 from tilesmith.workshop.mutants.known_equivalents import known_equivalents
 from tilesmith.workshop.mutants.mutant import Mutant
@@ -174,6 +175,20 @@ def test_listed_mutant_that_does_not_exist_is_reported(folder: Path) -> None:
     assert result.unknown == ("swap: a -> b",)
     assert result.survivors == []
     assert {one.fate for one in result.fates} <= {"failed", "equivalent"}
+
+
+def test_mutant_is_stopped_by_its_cpu_time_and_may_wait_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trying, "PATIENCE", 100)
+    with trying._limited(1):
+        time.sleep(1.1)
+    begun = time.process_time()
+    with pytest.raises(trying._TooLong), trying._limited(1):
+        compute_until(begun + 3)
+
+
+def compute_until(seconds: float) -> None:
+    while time.process_time() < seconds:
+        pass
 
 
 def test_parts_of_an_exercise_keep_the_order_of_its_mutants(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
