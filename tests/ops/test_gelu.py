@@ -30,10 +30,9 @@ def test_every_half_number_is_rounded_as_if_computed_exactly(dtype: torch.dtype)
     x = every_number(dtype).requires_grad_()
     with ts.use("interpret"):
         y = ts.ops.gelu(x)
-        y.backward(torch.ones_like(y))
+        (dx,) = torch.autograd.grad(y, x, torch.ones_like(y))
     exact = x.detach().double()
     below = 0.5 * torch.special.erfc(-exact * 0.5**0.5)
     slope = below + exact * torch.exp(-0.5 * exact * exact) / math.sqrt(2 * math.pi)
     assert units_off(y.detach(), exact * below) < 0.51
-    assert x.grad is not None
-    assert units_off(x.grad, slope) < 2  # the slope crosses zero at −0.75, between two numbers
+    assert units_off(dx, slope) < 2  # the slope crosses zero at −0.75, between two numbers
