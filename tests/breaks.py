@@ -209,6 +209,13 @@ BREAKS = [
         "tests/ops/every_operator/test_gradcheck.py -k layer_norm",
     ),
     Break(
+        "gelu in 16 bits takes the same tail on both sides",
+        "ops/device/activations.py",
+        "below = tl.where(x < 0, tail, 1 - tail)",
+        "below = tail",
+        "tests/ops/test_gelu.py",
+    ),
+    Break(
         "rope rotates first elements backwards",
         "ops/rope/kernel.py",
         "first * cos[0] - second * sin[0]",
