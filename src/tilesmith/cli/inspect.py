@@ -118,7 +118,9 @@ def _program(command: list[str]) -> tuple[str, list[str]]:
 
 def _run(script: str, arguments: list[str], options: InspectOptions, timeout: float, memory: float) -> Inspection:
     from tilesmith.lab.inspect.running.script import Limits, inspect_script
+    from tilesmith.toolchain.availability import require_triton
 
+    require_triton()
     limits = Limits(timeout, memory)
     if not console.is_terminal:
         return inspect_script(script, arguments, options, limits)

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+
+
+def require_triton() -> None:
+    """Raise ModuleNotFoundError where Triton is not installed, without importing it."""
+    if importlib.util.find_spec("triton") is None:
+        raise ModuleNotFoundError("No module named 'triton'", name="triton")
 
 
 def require_launching() -> None:

@@ -3,7 +3,7 @@
 GELU is x · Φ(x), with Φ the normal distribution's. For 16-bit results Φ(−|x|) is exp(−x²/2) times a polynomial of
 1/(1 + c·|x|). The polynomial was fitted to its relative error, 6e-7 at most. Gradients use the exponential again. That
 takes two thirds of the instructions of erf: with erf, instructions and not memory bound the kernels. On an H200 geglu
-of 16384×4608 took 173 µs then, 59 % of the memory limit.
+of 16384×4608 took 173 µs then, 59 % of the memory limit (`benchmarks/tuning/gelu_by_erf-h200.json`).
 
 GELU's approximation by tanh is x · σ(p), with p a cubic polynomial of x: 0.5 · (1 + tanh(p/2)) = σ(p). SiLU is the same
 with p = x. The sigmoid keeps the digits of small results, where 1 + tanh loses them.
