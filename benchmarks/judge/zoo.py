@@ -231,15 +231,17 @@ def told(whole: Json, total: int) -> None:
 
 
 def merged(paths: Sequence[Path]) -> Json:
-    """Return the results of several runs as one: of a candidate that was judged again, the last verdict."""
-    whole: Json = json.loads(paths[0].read_text())
+    """Return the results of several runs as one: for each candidate and route the last verdict."""
+    whole: Json = json.loads(paths[0].read_text()) | {"judged_again": []}
     for path in paths[1:]:
         later = json.loads(path.read_text())
         new = {one["label"]: one for one in later["results"]}
-        kept = [one for one in whole["results"] if one["label"] not in new]
-        again = {"commit": later["commit"], "seconds": later["seconds"], "candidates": sorted(new)}
-        whole["results"] = sorted([*kept, *new.values()], key=lambda one: str(one["label"]))
-        whole |= {"left": [one for one in whole["left"] if one not in new], "judged_again": again}
+        both = {one["label"]: one for one in whole["results"]}
+        joined = [both.get(name, {}) | new.get(name, {}) for name in {**both, **new}]
+        again = {name: later[name] for name in ("commit", "device", "seconds")} | {"candidates": sorted(new)}
+        whole["results"] = sorted(joined, key=lambda one: str(one["label"]))
+        whole["left"] = [one for one in whole["left"] if one not in new]
+        whole["judged_again"].append(again)
         whole |= {"protections": later.get("protections") or whole.get("protections")}
     known = {label(one) for one in all_jobs("", set(), {}, with_gpu=True)}
     whole["results"] = [one for one in whole["results"] if one["label"] in known]
