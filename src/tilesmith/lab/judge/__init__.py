@@ -20,7 +20,7 @@ Files, in reading order:
 - `timing/`: on a GPU: times that a candidate cannot forge.
 - `sizing/`: sizes at which a candidate may do something else.
 - `constructor_work.py`: weights that a module computed with before the call.
-- `turning.py`: calls with a truth value of the candidate's text turned over.
+- `inverting.py`: calls with a condition of the candidate's text inverted.
 - `trying.py`: the trials of one judgement, recorded and replayed.
 - `describing.py`: what the compiler says about the other trials.
 - `judging.py`: one candidate, from its file to its verdict.

@@ -73,13 +73,13 @@ class Recorder:
         self._circumstance = ""
         self._place = 0  # of the next call's inputs, in steps of the alignment
         self.own_parameters = True
-        self.asked: list[str] = []  # truth values that the last request asked for
+        self.asked: list[str] = []  # conditions that the last request asked for
         self.seconds: float | None = None  # for one call, where the limits allow more
 
     def load(self, main: str, seed: int = 0, *, turned: str | None = None) -> None:
         """Import the candidate, with this seed for the random numbers of a module. Raises Failure or Ended.
 
-        With `turned`, truth values of its text are marked, and the one of this name, if any, is turned over: calls in a
+        With `turned`, conditions of its text are marked, and the one of this name, if any, is inverted: calls in a
         circumstance of TURNED can do so too.
         """
         parameters = dict(self._task.parameters(0)) if self._task.parameters is not None else {}

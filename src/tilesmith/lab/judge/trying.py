@@ -16,6 +16,7 @@ from torch import Tensor, finfo
 
 from tilesmith.lab.judge.candidate import Candidate
 from tilesmith.lab.judge.constructor_work import refuse_derived_weights
+from tilesmith.lab.judge.inverting import Start, turned_calls
 from tilesmith.lab.judge.isolation.children import Ended
 from tilesmith.lab.judge.laying import BadOutput
 from tilesmith.lab.judge.recorded import Failure, Recorded, Recorder
@@ -24,7 +25,6 @@ from tilesmith.lab.judge.replayed import Replayer
 from tilesmith.lab.judge.sizing import Sizes, computation_of, launch_form, programs_of
 from tilesmith.lab.judge.task import SMALL, Draw, Task, Trial
 from tilesmith.lab.judge.timing.gpu_stage import placed_at
-from tilesmith.lab.judge.turning import Start, turned_calls
 from tilesmith.lab.judge.verdict import Reason
 
 SOME_STRETCHED_PROGRAMS, MOST_STRETCHED_PROGRAMS = 300, 320
@@ -226,7 +226,7 @@ class Trying:
             self._fail(recorded.trial, Failure(reason, open=failure.open))
 
     def _try_turned(self) -> None:
-        """Turn truth values of the candidate's text over. Try the calls that launch something else then."""
+        """Invert conditions of the candidate's text. Try the calls that launch something else then."""
         first = self._usual()
         if first is None or self._is_decided():
             return
@@ -239,7 +239,7 @@ class Trying:
             if failure.open:
                 self._fail(first.trial, failure)
             else:
-                self.notes.append(f"truth values of the text were not all turned over: {failure}")
+                self.notes.append(f"conditions of the text were not all inverted: {failure}")
 
     def _try_values(self) -> None:
         """Put the numbers of the candidate's text into inputs: a kernel may do something else there."""

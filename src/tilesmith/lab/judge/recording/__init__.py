@@ -10,6 +10,6 @@ Files, in reading order:
 - `tape.py`: the launches and PyTorch operators of one call, in order, with the memory they use.
 - `candidate_module.py`: load the candidate's files and find its function.
 - `circumstances.py`: circumstances of a call that a candidate can ask for.
-- `forcing.py`: truth values of a candidate's Python, turned over one at a time.
+- `forcing.py`: conditions of a candidate's Python, inverted one at a time.
 - `worker.py`: answer the judge's requests.
 """

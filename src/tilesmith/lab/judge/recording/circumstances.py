@@ -25,7 +25,7 @@ STREAM, THREAD, INFERENCE, ORDINARY_MEMORY = (
 OFFSET, SAME_INPUTS, MANY_CALLS = "inside of larger storages", "with one tensor for equal inputs", "after many calls"
 OTHER_GPU = "on another GPU"
 CIRCUMSTANCES = (STREAM, THREAD, INFERENCE, ORDINARY_MEMORY, OFFSET, SAME_INPUTS, OTHER_GPU, MANY_CALLS)
-TURNED = "turned over: "  # before the name of an expression of `forcing.py`
+TURNED = "inverted: "  # before the name of an expression of `forcing.py`
 LOWER = torch.bfloat16  # under autocast, a candidate may compute with fewer bits
 OFFSET_ELEMENTS = 256  # keeps the alignment that allocations have
 

@@ -1,8 +1,8 @@
-"""Truth values of a candidate's Python that do not depend on its arguments, turned over one at a time.
+"""Conditions of a candidate's Python that do not depend on its arguments, inverted one at a time.
 
 A candidate may ask whether autocast is on, which year it is, or for a random number, and launch something else then.
 No list of circumstances is complete. So the judge loads the candidate once more with such expressions marked, makes a
-call with one of them turned over, and judges what the call launches.
+call with one of them inverted, and judges what the call launches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _IN_TEST = (ast.Name, ast.Attribute, ast.Subscript)
 
 
 class Truths:
-    """Gives each marked expression its value, but for the one that is turned over."""
+    """Gives each marked expression its value, but for the one that is inverted."""
 
     def __init__(self) -> None:
         self.turned = ""  # the name of an expression
@@ -37,7 +37,7 @@ class Truths:
 
 
 def expressions(file: str, tree: ast.Module) -> dict[str, ast.expr]:
-    """Return the expressions of a file that can be turned over, by name."""
+    """Return the expressions of a file that can be inverted, by name."""
     return {f"{file}:{number}": one for number, (one, _) in enumerate(_Found(tree).marked)}
 
 

@@ -100,7 +100,7 @@ class Session:
         return {"loaded": True, "bound": self._fits(parameters), "asked": self._asked()}
 
     def _loader(self, turned: str | None) -> Any:
-        """Return what imports the candidate with its truth values marked, one turned over; None for a plain import."""
+        """Return what imports the candidate with its conditions marked, one inverted; None for a plain import."""
         if turned is None:
             return None
         self._truths.turned = turned
@@ -143,7 +143,7 @@ class Session:
         return {"form": form, "outputs": written, "tape": self._written_tape(), "asked": self._asked()}
 
     def _asked(self) -> list[str]:
-        """Return the marked truth values that the candidate asked for since the last request."""
+        """Return the marked conditions that the candidate asked for since the last request."""
         found = list(self._truths.asked)
         self._truths.asked.clear()
         return found

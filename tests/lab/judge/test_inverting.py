@@ -1,4 +1,4 @@
-"""Truth values of a candidate's Python that its arguments do not decide are found and turned over."""
+"""Conditions of a candidate's Python that its arguments do not decide are found and inverted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turn truth values of a candidate's text over, one at a time, and try what its calls launch then."""
+"""Invert conditions of a candidate's text, one at a time, and try what its calls launch then."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Start = Callable[[], AbstractContextManager[Recorder]]
 
 
 def turned_calls(candidate: Candidate, trial: Trial, start: Start, ask: Ask) -> Iterator[tuple[str, Recorded]]:
-    """Yield calls that launch something else with a truth value turned over, and say which.
+    """Yield calls that launch something else with a condition inverted, and say which.
 
-    What a candidate asks while it is imported is turned over in an import of its own. `start` gives a new process with
-    the candidate in it, its truth values marked. Raises Failure, with `open` where there are too many truth values.
+    What a candidate asks while it is imported is inverted in an import of its own. `start` gives a new process with
+    the candidate in it, its conditions marked. Raises Failure, with `open` where there are too many conditions.
     """
     known = _expressions(candidate)
     if not known:
@@ -43,8 +43,8 @@ def turned_calls(candidate: Candidate, trial: Trial, start: Start, ask: Ask) -> 
         in_call = [one for one in recorder.asked if one in known]
         at_import = [one for one in at_import if one in known and one not in in_call]
         if (count := len(in_call) + len(at_import)) > MOST_TURNED:
-            message = f"the candidate's Python asks for {count} truth values that do not depend on its arguments"
-            advice = f"Ask for fewer: {MOST_TURNED} are turned over, to see whether the outputs stay right."
+            message = f"the candidate's Python asks for {count} conditions that do not depend on its arguments"
+            advice = f"Ask for fewer: {MOST_TURNED} are inverted, to see whether the outputs stay right."
             raise Failure(Reason("many-conditions", "right", message, advice), open=True)
         for name in in_call:
             yield from _told(_glance(recorder, trial, f"{TURNED}{name}", ask), plain, known[name])
@@ -55,7 +55,7 @@ def turned_calls(candidate: Candidate, trial: Trial, start: Start, ask: Ask) -> 
 
 
 def _is_loaded(recorder: Recorder, main: str, turned: str, ask: Ask) -> bool:
-    """Import the candidate again with a truth value turned over; False where that fails."""
+    """Import the candidate again with a condition inverted; False where that fails."""
     try:
         ask(lambda: recorder.load(main, turned=turned), "loads")
     except Failure as failure:
@@ -71,7 +71,7 @@ def _told(found: Recorded | None, plain: Recorded, expression: ast.expr) -> Iter
 
 
 def _glance(recorder: Recorder, trial: Trial, circumstance: str, ask: Ask) -> Recorded | None:
-    """Return one call's record; None where the candidate fails: a turned truth value may have no meaning for it."""
+    """Return one call's record; None where the candidate fails: a turned condition may have no meaning for it."""
     try:
         found: Recorded = ask(lambda: recorder.glance(trial, circumstance), "runs")
         if found.tape["host_reads"]:
