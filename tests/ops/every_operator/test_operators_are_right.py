@@ -64,7 +64,7 @@ def trials() -> Iterator[ParameterSet]:
                     yield pytest.param(spec, case, dtype, later, id=f"{name}-other-layouts", marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize(("spec", "case", "dtype", "layouts"), trials())
+@pytest.mark.parametrize(("spec", "case", "dtype", "layouts"), list(trials()))
 def test_agrees_with_its_reference(spec: Spec, case: Case, dtype: torch.dtype, layouts: tuple[Layout, ...]) -> None:
     for layout in layouts:
         results = list(run(Trial(spec, case, dtype, layout, device="cpu")))
