@@ -15,6 +15,7 @@ import triton.language as tl
 
 from tilesmith.toolchain.interpreter import Launched, Observer, Operation, handing_over, interpret
 from tilesmith.toolchain.interpreter.operations import _handles
+from tilesmith.toolchain.interpreter.running import _language
 
 
 @triton.jit
@@ -28,6 +29,13 @@ def scaled_sum_kernel(x_ptr, y_ptr, scale, BLOCK: tl.constexpr):
 def overflowing_kernel(x_ptr, stride, BLOCK: tl.constexpr):
     places = tl.program_id(0) * stride + tl.arange(0, BLOCK)
     tl.store(x_ptr + places, 1.0, mask=places < 0)
+
+
+@triton.jit
+def masked_scale_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + places, mask=places < n)
+    tl.store(y_ptr + places, x * 2.0, mask=places < n)
 
 
 class Follower(Observer):
@@ -61,6 +69,17 @@ def test_only_followed_programs_show_their_operations() -> None:
     assert [one.elements for one in follower.operations] == [32, 32, 32, 32, 1]
     assert (follower.operations[0].argument, follower.operations[-1].argument) == ("x_ptr", "y_ptr")
     assert torch.allclose(y, (x.exp() * 0.5).view(4, 32).sum(1)), "following changes nothing"
+
+
+def test_undefined_lanes_leave_no_recorder_behind() -> None:
+    """A recorder left on the builder would show every later operation again, and slow all later launches down."""
+    given = {"x_ptr": torch.randn(10), "y_ptr": torch.zeros(10), "n": 10, "BLOCK": 4}
+    followers = [Follower(2), Follower(0, 1, 2)]
+    for follower in followers:
+        interpret(masked_scale_kernel, (3,), given, follower)
+    assert [one.program[0] for one in followers[0].operations] == [2] * 3
+    assert [one.program[0] for one in followers[1].operations] == [0] * 3 + [1] * 3 + [2] * 3
+    assert not [name for name in vars(_language().builder) if name.startswith("create_")]
 
 
 class StrictTuple(tl.tuple):  # type: ignore[misc]  # Triton ships no types

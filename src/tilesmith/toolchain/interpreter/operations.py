@@ -81,6 +81,9 @@ class Operation:
 @contextmanager
 def following(builder: Builder, observers: Sequence[Observer]) -> Iterator[None]:
     """Show the observers each operation that the builder performs, inside the context."""
+    if not observers:
+        yield
+        return
     recorder = Recorder(builder, observers)
     names = [name for name in dir(builder) if name.startswith("create_") and name not in _NOT_WRAPPED]
     for name in names:

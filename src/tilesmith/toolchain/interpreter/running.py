@@ -276,7 +276,8 @@ def _launch(
                 _gluon().machine.begin(warps)
             followers = [observer for observer in observers if observer.follows(program)]
             try:
-                with following(builder, followers) if followers else nullcontext(), stepping(builder, observers):
+                # Undefined lanes end first: each context restores the builder that it found.
+                with following(builder, followers), stepping(builder, observers), builder.undefined:
                     function(**values)
                     if warps:
                         _gluon().machine.end_partition()
@@ -284,8 +285,6 @@ def _launch(
                 raise
             except Exception as error:
                 raise _located(error, kernel.__name__, builder.grid_idx) from error
-            finally:
-                builder.undefined.end()
     copies.write_back()
 
 

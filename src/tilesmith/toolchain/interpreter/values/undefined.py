@@ -70,12 +70,21 @@ def undefined_of(handle: Any) -> Undefined | None:
 
 
 class UndefinedLanes:
-    """Follows undefined lanes through the operations of one program, from the first undefined load on."""
+    """Follows undefined lanes through the operations of one program, from the first undefined load on.
+
+    A context: at its end the builder is as it was at the first undefined load.
+    """
 
     def __init__(self, builder: Builder) -> None:
         self._builder = builder
         self._before: dict[str, Any] | None = None
         self._inside = False
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        self.end()
 
     @property
     def is_following(self) -> bool:
