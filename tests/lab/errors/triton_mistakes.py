@@ -54,7 +54,7 @@ BODIES = (
     ("list", "@L\nrows = []\nfor i in range(4):\n    rows.append(x)\n@S"),
     ("list", "@L\nrows = [x for i in range(4)]\n@S"),
     ("list", "x = list((BLOCK,), dtype=tl.float32)\n@S"),
-    ("name-in-branch", "@L\nx = sum([x for i in range(4)])\n@S"),
+    ("python-reduction", "@L\nx = sum([x for i in range(4)])\n@S"),
     ("syntax-of-python", "@L\nd = {'a': 1}\nx = x * d['a']\n@S"),
     ("f-string", "@L\ns = f'{n}'\n@S"),
     ("raise", "@L\ntry:\n    x = x + 1\nexcept ValueError:\n    pass\n@S"),
