@@ -270,3 +270,24 @@ def test_right_result_that_evades_the_work_fails(
 def test_torch_in_a_test_of_the_learner_is_allowed(tmp_path: Path) -> None:
     source = f"{SOLUTION}\n\ndef test():\n    assert torch.equal(vector_add(x, x), torch.add(x, x))\n"
     assert verdict_on(source, tmp_path).passed
+
+
+def test_compiling_ahead_leaves_one_kernel_to_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, exercise = tmp_path / "cache", load_exercise(BUILT_IN / "masks")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
+    TritonCheck(exercise, exercise.solution).compile_ahead()
+    ahead = set(cache.rglob("*.cubin"))
+    assert len(ahead) == 8, "two dtypes with and without alignment, each for one element and for more"
+    assert TritonCheck(exercise, exercise.solution).verdict().passed
+    assert len(set(cache.rglob("*.cubin")) - ahead) == 1
+
+
+def test_compiling_ahead_follows_the_sweep_and_survives_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, exercise = tmp_path / "cache", load_exercise(BUILT_IN / "block-size")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
+    file = tmp_path / exercise.file_name
+    file.write_text(changed("    x =", "    unknown()\n    x =", exercise.solution.read_text()))
+    TritonCheck(exercise, file).compile_ahead()
+    assert not set(cache.rglob("*.cubin"))
+    TritonCheck(exercise, exercise.solution).compile_ahead()
+    assert len(set(cache.rglob("*.cubin"))) >= 6

@@ -33,6 +33,7 @@ class InspectOptions:
     kernels: tuple[str, ...] = ()  # kernel names to inspect; empty: all
     device: str | None = None  # the device to predict for
     precision: bool = False  # also compute sampled programs in float64, and show the error by line
+    alignment: bool = True  # compile again with aligned arguments where accesses are narrow, to name the cause
     texts: bool = False  # keep the compiler's texts (PTX, SASS, …)
     not_compiled: tuple[tuple[str, str], ...] = ()  # (kernel, target) pairs that crashed the compiler before
 

@@ -374,7 +374,7 @@ class Session:
 
     def _alignment(self, launched: Launched, metrics: Metrics, binary: Binary | None, file: str) -> Alignment:
         narrow = any(0 < (access.vector_bytes or 0) < WIDEST_ACCESS_BYTES for access in metrics.accesses)
-        if binary is None or not narrow:
+        if binary is None or not narrow or not self.options.alignment:
             return Alignment({}, {})
         return alignment_of(launched, binary, self.options.first_target, file)
 

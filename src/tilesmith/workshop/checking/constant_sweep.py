@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -21,19 +21,24 @@ def sweep_table(check: TritonCheck, sweep: Sweep, timed: Size | None) -> Table:
 
     The table is empty if the learner's file has no such constant.
     """
-    constants = getattr(check.spec.op, "__globals__", {})
-    if sweep.constant not in constants:
-        return []
     timed = timed if torch.cuda.is_available() else None
     heads = [sweep.constant, *sweep.columns, *([f"µs, measured on {_sizes(timed)}"] if timed else [])]
-    return [heads, *(_row(check, sweep, constants, value, timed) for value in sweep.values)]
+    rows = [_row(check, sweep, value, timed) for value in each_value(check, sweep, sweep.values)]
+    return [heads, *rows] if rows else []
 
 
-def _row(check: TritonCheck, sweep: Sweep, constants: dict[str, Any], value: int, timed: Size | None) -> list[str]:
-    with _changed(constants, {sweep.constant: value}):
-        call = check.measured(anew=True)
-        found = [f"{measure(Goal(column, ''), call).value:.4g}" for column in sweep.columns]
-        return [str(value), *found, *([_time(check, timed)] if timed else [])]
+def each_value(check: TritonCheck, sweep: Sweep, values: Iterable[int]) -> Iterator[int]:
+    """Set the constant of the learner's file to one value after the other; to none if there is no such constant."""
+    constants = getattr(check.spec.op, "__globals__", {})
+    for value in values if sweep.constant in constants else ():
+        with _changed(constants, {sweep.constant: value}):
+            yield value
+
+
+def _row(check: TritonCheck, sweep: Sweep, value: int, timed: Size | None) -> list[str]:
+    call = check.measured_anew()
+    found = [f"{measure(Goal(column, ''), call).value:.4g}" for column in sweep.columns]
+    return [str(value), *found, *([_time(check, timed)] if timed else [])]
 
 
 def _time(check: TritonCheck, size: Size) -> str:

@@ -180,10 +180,13 @@ def trace_call(
 ) -> TracedCall:
     """Call the function in the interpreter, record the trace, and compile its kernels for the targets.
 
+    With one target alone, the trace does not explain narrow accesses: that takes several compilations.
     `candidate` is the index of the autotuner's configuration to use. Default: the first configuration that can run.
     """
     config = None if candidate is None else str(candidate)
-    options = InspectOptions(tuple(targets), asked=True, seconds=SECONDS_TO_TRACE, config=config)
+    options = InspectOptions(
+        tuple(targets), asked=True, seconds=SECONDS_TO_TRACE, config=config, alignment=len(targets) > 1
+    )
     session = _Session(options, has_gpu=False)
     calls = _TorchCalls(file, allow, forbid)
     call = TracedCall()

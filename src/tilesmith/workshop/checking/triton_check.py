@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ from tilesmith.lab.check import Trial
 from tilesmith.lab.check import run as compared
 from tilesmith.lab.check_context import seeded
 from tilesmith.lab.expected import Expected
+from tilesmith.lab.inspect.metrics.compiled_targets import compiled_or_error
 from tilesmith.spec import CONTIGUOUS, LAYOUTS, Case, Inputs, Spec, called
 from tilesmith.toolchain.compiler import DEFAULT_TARGETS, Target
-from tilesmith.toolchain.interpreter import interpreting
+from tilesmith.toolchain.interpreter import Launched, handing_over, interpreting
 from tilesmith.workshop.checking import evaded_work, failure_messages
-from tilesmith.workshop.checking.constant_sweep import sweep_table
+from tilesmith.workshop.checking.constant_sweep import each_value, sweep_table
 from tilesmith.workshop.checking.goals import Measured, measure
 from tilesmith.workshop.checking.loading import load_module
 from tilesmith.workshop.checking.nan_origin import nan_origin
@@ -40,7 +42,7 @@ class TritonCheck(StagedCheck):
 
     def _pass_stages(self) -> tuple[str, list[str]]:
         self._require_parses()
-        trials = [*self._trials(self.exercise.visible), *self._trials(self.exercise.hidden)]
+        trials = self._all_trials()
         self._entering("compiles")
         self._require_compiles(trials[0])
         self._entering("runs")
@@ -59,14 +61,36 @@ class TritonCheck(StagedCheck):
         speed = self._measure_speed() if self.exercise.timed and torch.cuda.is_available() else []
         return "speed" if speed else "goals", speed
 
-    def measured(self, size: Size | None = None, candidate: int | None = None, *, anew: bool = False) -> TracedCall:
-        """Return the traced call that goals and questions are about.
+    def measured(self, size: Size | None = None, candidate: int | None = None) -> TracedCall:
+        """Return the traced call that goals and questions are about; an earlier call if there was one.
 
-        Default: the measured size, the autotuner's first configuration, and the earlier call if there was one.
+        Default: the measured size, and the autotuner's first configuration.
         """
-        spec = self.spec
-        trial = Trial(spec, _case(size or self.exercise.measured), spec.dtypes[0], CONTIGUOUS, "cpu")
-        return self._new_call(trial, candidate) if anew else self._call(trial, candidate)
+        return self._call(self._measured_trial(size), candidate)
+
+    def measured_anew(self) -> TracedCall:
+        """Return a new call at the measured size, compiled for the first target alone."""
+        return self._new_call(self._measured_trial(None), None, DEFAULT_TARGETS[:1])
+
+    def compile_ahead(self) -> None:
+        """Compile the kernels of the check without running them, those that the check needs last first.
+
+        A process beside the check does this. The check then finds most of its binaries in Triton's cache.
+        """
+        first, *others = self._all_trials()
+        self._compile(first, DEFAULT_TARGETS[1:])
+        for trial in reversed(others):
+            self._compile(trial, self._targets(trial, None))
+        if self.exercise.sweep is not None:
+            for _ in each_value(self, self.exercise.sweep, reversed(self.exercise.sweep.values)):
+                self._compile(self._measured_trial(None), DEFAULT_TARGETS[:1])
+
+    def _compile(self, trial: Trial, targets: Sequence[Target]) -> None:
+        with suppress(Exception), handing_over(_Compiling(targets)):
+            called(trial.spec.op, seeded_inputs(trial, seed=0))
+
+    def _measured_trial(self, size: Size | None) -> Trial:
+        return Trial(self.spec, _case(size or self.exercise.measured), self.spec.dtypes[0], CONTIGUOUS, "cpu")
 
     @property
     def spec(self) -> Spec:
@@ -91,6 +115,9 @@ class TritonCheck(StagedCheck):
             raise StageFailure("runs", f"{self.exercise.function} is {function!r}, which is not a function.")
         return function  # type: ignore[no-any-return]  # getattr gives Any
 
+    def _all_trials(self) -> list[Trial]:
+        return [*self._trials(self.exercise.visible), *self._trials(self.exercise.hidden)]
+
     def _trials(self, sizes: Sequence[Size]) -> Iterator[Trial]:
         """Yield the visible sizes in the first dtype and layout, the hidden sizes in every dtype and layout."""
         spec = self.spec
@@ -103,13 +130,12 @@ class TritonCheck(StagedCheck):
     def _call(self, trial: Trial, candidate: int | None = None) -> TracedCall:
         key = (trial.case.name, trial.dtype, trial.layout.name, candidate)
         if key not in self._calls:
-            self._calls[key] = self._new_call(trial, candidate)
+            self._calls[key] = self._new_call(trial, candidate, self._targets(trial, candidate))
         self.latest = self._calls[key]
         return self._calls[key]
 
-    def _new_call(self, trial: Trial, candidate: int | None) -> TracedCall:
+    def _new_call(self, trial: Trial, candidate: int | None, targets: Sequence[Target]) -> TracedCall:
         exercise, inputs = self.exercise, seeded_inputs(trial, seed=0)
-        targets = self._targets(trial, candidate)
         return trace_call(trial.spec.op, inputs, self.file, exercise.allow, exercise.forbid, targets, candidate)
 
     def _targets(self, trial: Trial, candidate: int | None) -> Sequence[Target]:
@@ -227,6 +253,20 @@ class TritonCheck(StagedCheck):
         shown = trial.case.name in {size.name for size in self.exercise.visible}
         extra = "" if shown else f", {dtype}, {trial.layout.name}: a case that the page does not list"
         return f"{reason}\n(tried with {_sizes(trial.case.sizes)}{extra})"
+
+
+@dataclass(frozen=True)
+class _Compiling:
+    """Compiles launches and performs none."""
+
+    targets: Sequence[Target]
+
+    def launch(self, launched: Launched) -> None:
+        for target in self.targets:
+            compiled_or_error(launched, target)
+
+    def configuration(self, candidates: Sequence[Any], kernel: Any, arguments: Mapping[str, Any]) -> Any:
+        return candidates[0]
 
 
 def _spec(exercise: Exercise, function: Callable[..., Any]) -> Spec:
