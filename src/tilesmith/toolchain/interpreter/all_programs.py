@@ -90,7 +90,7 @@ class PathRecorder:
     _inside: bool = False
 
     def __enter__(self) -> PathRecorder:
-        self._names = [name for name in dir(self.builder) if name.startswith("create_")]
+        self._names = self.builder.operation_names
         for name in self._names:
             wrapped = partial(self._call, name.removeprefix("create_"), getattr(self.builder, name))
             setattr(self.builder, name, wrapped)

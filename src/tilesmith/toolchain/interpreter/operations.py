@@ -85,7 +85,7 @@ def following(builder: Builder, observers: Sequence[Observer]) -> Iterator[None]
         yield
         return
     recorder = Recorder(builder, observers)
-    names = [name for name in dir(builder) if name.startswith("create_") and name not in _NOT_WRAPPED]
+    names = [name for name in builder.operation_names if name not in _NOT_WRAPPED]
     for name in names:
         setattr(builder, name, partial(recorder.call, name.removeprefix("create_"), getattr(builder, name)))
     builder.recorder = recorder

@@ -95,7 +95,7 @@ class UndefinedLanes:
         origin = Origin(cause, *kernel_position(sys._getframe(1)), argument)
         handle.undefined = Undefined(np.broadcast_to(lanes, handle.data.shape), origin)
         if self._before is None:
-            names = [name for name in dir(self._builder) if name.startswith("create_")]
+            names = self._builder.operation_names
             self._before = {name: vars(self._builder).get(name) for name in names}
             for name in names:
                 wrapped = partial(self._call, name.removeprefix("create_"), getattr(self._builder, name))
