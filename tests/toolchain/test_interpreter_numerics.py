@@ -330,6 +330,20 @@ def test_reductions(operation: str, dtype: torch.dtype) -> None:
         assert (index == (x.argmin(1) if smallest else x.argmax(1))).all()
 
 
+@triton.jit
+def fast_argmax_kernel(x_ptr, index_ptr, COLUMNS: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, COLUMNS))
+    tl.store(index_ptr, tl.argmax(x, axis=0, tie_break_left=False))
+    tl.store(index_ptr + 1, tl.argmin(x, axis=0, tie_break_left=False))
+
+
+def test_fast_argmax_does_not_promise_the_first_of_equal_elements() -> None:
+    index = torch.empty(2, dtype=torch.int32)
+    x = torch.tensor([1.0, 3.0, 0.0, 3.0, 0.0, 2.0, 3.0, 1.0])
+    interpret(fast_argmax_kernel, (1,), {"x_ptr": x, "index_ptr": index, "COLUMNS": 8})
+    assert index.tolist() == [6, 4]
+
+
 def test_max_passes_over_nan_and_argmax_finds_the_first_largest() -> None:
     x = torch.tensor([[math.nan, 1.0, 3.0, 3.0], [-math.inf, math.nan, -5.0, -math.inf]])
     y, index = torch.empty(2), torch.empty(2, dtype=torch.int32)

@@ -280,7 +280,8 @@ def _extreme(slices: list[Array], scalar: Any, extreme: np.ufunc) -> list[Array]
     return results
 
 
+# Not the fast variants: of equal values they take any, so their own code decides which.
 _EXTREMES = {
-    np.fmax: ("_elementwise_max", "_argmax_combine_tie_break_left", "_argmax_combine_tie_break_fast"),
-    np.fmin: ("_elementwise_min", "_argmin_combine_tie_break_left", "_argmin_combine_tie_break_fast"),
+    np.fmax: ("_elementwise_max", "_argmax_combine_tie_break_left"),
+    np.fmin: ("_elementwise_min", "_argmin_combine_tie_break_left"),
 }
