@@ -73,7 +73,7 @@ WALK: dict[str, tuple[Mistake, ...]] = {
     "block-size": (Mistake("BLOCK_SIZE = 512", "BLOCK_SIZE = 500", "power of 2"),),
     "two-dimensional-tiles": (
         Mistake("scale[:, None]", "scale", "Rows need [:, None]"),
-        Mistake("row[:, None] * x_row_stride", "row[:, None] * columns", "of the result"),
+        Mistake("row[:, None] * x_row_stride", "row[:, None] * columns", "The NaN is born on"),
     ),
     "strides": (Mistake("column * x_column_stride", "column", "must be"),),
     "three-dimensions": (Mistake("batch = tl.program_id(2)", "batch = tl.program_id(0)", "program"),),
