@@ -12,6 +12,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilesmith.toolchain.interpreter import Access, Launched, Observer, OutOfBounds, interpret, interpret_together
 
@@ -81,6 +82,18 @@ def in_place_kernel(x_ptr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def persistent_kernel(a, b, c_ptr, M, N, K, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr):
+    c = tl.make_tensor_descriptor(c_ptr, [M, N], [N, 1], [BLOCK, BLOCK])
+    columns = tl.cdiv(N, BLOCK)
+    for tile in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK) * columns, PROGRAMS):
+        row, column = tile // columns * BLOCK, tile % columns * BLOCK
+        total = tl.zeros((BLOCK, BLOCK), tl.float32)
+        for k in range(0, K, BLOCK):
+            total = tl.dot(a.load([row, k]), b.load([column, k]).T, total)
+        c.store([row, column], total)
+
+
+@triton.jit
 def random_kernel(y_ptr, seed, BLOCK: tl.constexpr):
     lanes = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y_ptr + lanes, tl.where(tl.rand(seed, lanes) > 0.5, tl.erf(tl.exp(lanes / 64.0)), float("nan")))
@@ -110,6 +123,12 @@ def _norm() -> tuple[Any, Program, dict[str, Any]]:
 def _matmul() -> tuple[Any, Program, dict[str, Any]]:
     a, b, c = torch.randn(70, 40), torch.randn(40, 90), torch.zeros(70, 90)
     return matmul_kernel, (5, 6, 1), {"a_ptr": a, "b_ptr": b, "c_ptr": c, "M": 70, "N": 90, "K": 40, "BLOCK": 16}
+
+
+def _persistent() -> tuple[Any, Program, dict[str, Any]]:
+    a, b = (TensorDescriptor.from_tensor(torch.randn(rows, 40).half(), [16, 16]) for rows in (70, 88))
+    sizes = {"M": 70, "N": 88, "K": 40, "BLOCK": 16, "PROGRAMS": 20}  # 30 tiles: half of the programs have one more
+    return persistent_kernel, (20, 1, 1), {"a": a, "b": b, "c_ptr": torch.zeros(70, 88), **sizes}
 
 
 def _branches() -> tuple[Any, Program, dict[str, Any]]:
@@ -179,7 +198,7 @@ def _copied(arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: one.clone() if isinstance(one, torch.Tensor) else one for name, one in arguments.items()}
 
 
-@pytest.mark.parametrize("case", [_norm, _matmul, _branches, _order, _atomics, _in_place, _random])
+@pytest.mark.parametrize("case", [_norm, _matmul, _persistent, _branches, _order, _atomics, _in_place, _random])
 def test_programs_together_give_what_they_give_one_by_one(case: Callable[[], Any]) -> None:
     torch.manual_seed(0)
     kernel, grid, arguments = case()

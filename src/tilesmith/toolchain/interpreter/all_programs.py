@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from triton.runtime.interpreter import TensorHandle, _interpreter
 
+from tilesmith.toolchain.interpreter import tiles
 from tilesmith.toolchain.interpreter.memory import Program
 from tilesmith.toolchain.interpreter.numerics import numpy_dtype
 
@@ -124,6 +125,8 @@ class PathRecorder:
     def _call(self, name: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         if self._inside:
             return function(*arguments, **options)
+        if name in ("descriptor_load", "descriptor_store"):
+            return self._access_tile(name, arguments)
         if any(name.startswith(each) for each in _CANNOT):
             raise CannotFollow(f"the kernel uses {name}")
         self._inside = True
@@ -174,8 +177,25 @@ class PathRecorder:
             result.node = self._opaque("a loaded float")
         return result
 
+    def _access_tile(self, name: str, arguments: Sequence[Any]) -> Any:
+        """Record an access through a descriptor as a masked access."""
+        descriptor, *values, indices = arguments[: 2 + (name == "descriptor_store")]
+        if getattr(descriptor, "round_f32_to_tf32", False):
+            raise CannotFollow("a descriptor rounds to tf32")
+        fields, tile = tiles.fields_of(descriptor, indices), []
+        for function in (tiles.addresses_of, tiles.mask_of):
+            of_block = partial(function, tuple(descriptor.block_shape))
+            one = of_block(*fields)
+            tile.append(TensorHandle(one.data[0], one.dtype))
+            if any(getattr(field, "node", None) is not None for field in fields):
+                tile[-1].node = self._node("tile", of_block, fields, handle=tile[-1])
+        with self.paused():
+            if values:
+                return self._access("masked_store", self.builder.store_tile, (tile[0], *values, tile[1]), {})
+            return self._access("masked_load", self.builder.load_tile, (*tile, tiles.padding_of(descriptor)), {})
+
     def evaluation(self, programs: NDArray[np.int64], grid: Program) -> Evaluation:
-        """Return what evaluates this record for other programs, given by their numbers."""
+        """Return what evaluates this record for other programs."""
         return Evaluation(ids_of(programs, grid), self.builder.memory.readable)
 
     def _node(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import builtins
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ from triton.runtime.interpreter import TensorHandle, _patch_lang_core, _patch_la
 from triton.runtime.jit import JITFunction
 
 from tilesmith.toolchain.interpreter import libdevice
+from tilesmith.toolchain.interpreter.all_programs import PathRecorder
 from tilesmith.toolchain.interpreter.memory import is_user_code
 from tilesmith.toolchain.interpreter.numerics import numpy_dtype
 from tilesmith.toolchain.interpreter.patches import Builder
@@ -139,11 +140,31 @@ class Language:
         bounds = [self.semantic.to_tensor(bound) for bound in (start, stop, 1 if step is None else step)]
         scalar = max((bound.dtype for bound in bounds), key=lambda dtype: dtype.primitive_bitwidth)
         plain = [int(bound.handle.data.item()) for bound in bounds]
-        if self.builder.path is not None:
-            for bound, number in zip(bounds, plain, strict=True):
-                self.builder.path.branch(bound.handle, number)
-        for value in builtins.range(*plain):
-            yield tl.tensor(TensorHandle(np.array([value], dtype=numpy_dtype(scalar)), scalar), scalar)
+        numbers = builtins.range(*plain)
+        followed = self.builder.path is not None and self._follow_range(self.builder.path, bounds, plain)
+        for number, value in enumerate(numbers):
+            if followed:
+                yield (bounds[0] + bounds[2] * number).to(scalar)
+            else:
+                yield tl.tensor(TensorHandle(np.array([value], dtype=numpy_dtype(scalar)), scalar), scalar)
+
+    @staticmethod
+    def _follow_range(path: PathRecorder, bounds: Sequence[Any], plain: Sequence[int]) -> bool:
+        """Note on what a loop's path depends: its length if it counts up, else its bounds. Return whether its length.
+
+        The programs of a persistent kernel start their loops at different numbers and share a path.
+        """
+        start, stop, step = bounds
+        path.branch(step.handle, plain[2])
+        if plain[2] < 1 or getattr(start.handle, "node", None) is None:
+            path.branch(start.handle, plain[0])
+            path.branch(stop.handle, plain[1])
+            return False
+        length = len(builtins.range(*plain))
+        path.branch((start < stop).handle, length > 0)
+        if length:
+            path.branch(((stop - start + (plain[2] - 1)) // plain[2]).handle, length)
+        return True
 
 
 def _unwrapper(original: Callable[[Any], Any]) -> Callable[[Any], Any]:

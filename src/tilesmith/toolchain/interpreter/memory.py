@@ -222,8 +222,7 @@ class Elements(NamedTuple):  # a region as an array, and the elements that an ac
 class Memory:
     """The tensors of one launch. Observers see every access; accesses outside these tensors raise an error.
 
-    A pointer must stay in the storage of its own argument, also where the storage of another argument follows directly.
-    A pointer of unknown origin may access any tensor.
+    A pointer must stay in the storage of its own argument; one of unknown origin may access any tensor.
     """
 
     def __init__(self, kernel: str, arguments: Mapping[str, object], observers: Sequence[Observer]) -> None:
@@ -276,8 +275,8 @@ class Memory:
     def holds(self, pointers: Any, mask: NDArray[np.bool_] | None) -> bool:
         """Return whether all lanes of a mask are inside the memory that the pointers may access."""
         own = self.regions.get(getattr(pointers.dtype, "argument", ""))
-        element_bytes = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
-        return self._hold(own, pointers.data if mask is None else pointers.data[mask], element_bytes)
+        active = pointers.data if mask is None or mask.all() else pointers.data[mask]
+        return self._hold(own, active, max(1, pointers.get_element_ty().primitive_bitwidth // 8))
 
     def elements(self, pointers: Any, lanes: NDArray[np.bool_], dtype: np.dtype[Any]) -> Elements | None:
         """Return where an admitted access of many lanes goes; None where the stock loop over lanes must perform it."""
@@ -285,11 +284,12 @@ class Memory:
         if own is None or pointers.data.size < MANY_LANES or own.end - own.start < dtype.itemsize:
             return None
         places = np.where(lanes, pointers.data - np.uint64(own.start), np.uint64(0))
-        if (places & np.uint64(dtype.itemsize - 1)).any():
+        if int(np.bitwise_or.reduce(places, axis=None)) % dtype.itemsize:
             return None
         count = (own.end - own.start) // dtype.itemsize
         memory: Any = (ctypes.c_byte * (count * dtype.itemsize)).from_address(own.start)
-        return Elements(np.frombuffer(memory, dtype), (places // np.uint64(dtype.itemsize)).astype(np.intp))
+        shift = np.uint64(dtype.itemsize.bit_length() - 1)
+        return Elements(np.frombuffer(memory, dtype), (places >> shift).view(np.intp))
 
     def _hold(self, own: Region | None, active: NDArray[np.uint64], element_bytes: int) -> bool:
         if active.size == 0:

@@ -33,6 +33,7 @@ from tilesmith.toolchain.interpreter.numerics import (
 )  # fmt: skip
 from tilesmith.toolchain.interpreter.operations import Recorder
 from tilesmith.toolchain.interpreter.ptx import inline_assembly
+from tilesmith.toolchain.interpreter.tiles import padding_of
 from tilesmith.toolchain.interpreter.values.hints import Hints
 from tilesmith.toolchain.interpreter.values.other_order import reordered
 from tilesmith.toolchain.interpreter.values.undefined import UndefinedLanes, undefined_of
@@ -263,16 +264,22 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         self._store("atomic", ptr, val, mask, _ordered("store", sem, scope))
 
     def create_descriptor_load(self, desc: Any, indices: list[Handle], *hints: Any) -> Handle:
-        element = desc.base.get_element_ty()
+        if is_narrow(desc.base.get_element_ty().name) and desc.padding == _ir.PADDING_OPTION.PAD_NAN:
+            return self.load_tile(*desc.materialize_pointers(indices), other=padding_of(desc))
         with self._through_descriptor():
-            if is_narrow(element.name) and desc.padding == _ir.PADDING_OPTION.PAD_NAN:
-                pointers, mask = desc.materialize_pointers(indices)
-                return self._load("load", pointers, mask, handle_of(np.full(pointers.data.shape, np.nan), element))
             return super().create_descriptor_load(desc, indices, *hints)
 
     def create_descriptor_store(self, desc: Any, value: Handle, indices: list[Handle], *hints: Any) -> Any:
         with self._through_descriptor():
             return super().create_descriptor_store(desc, value, indices, *hints)
+
+    def load_tile(self, pointers: Handle, mask: Handle, other: Handle) -> Handle:
+        with self._through_descriptor():
+            return self._load("load", pointers, mask, other)
+
+    def store_tile(self, pointers: Handle, value: Handle, mask: Handle) -> None:
+        with self._through_descriptor():
+            self._store("store", pointers, value, mask)
 
     def create_descriptor_gather(self, *arguments: Any) -> Handle:
         with self._through_descriptor():
