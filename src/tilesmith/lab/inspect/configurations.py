@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from tilesmith.hardware.devices import Device
-from tilesmith.lab.inspect.metrics.compiled_targets import Work, facts_of, with_prediction
+from tilesmith.lab.inspect.metrics.compiled_targets import Work, facts_of, occupancy_of, with_prediction
 from tilesmith.lab.inspect.metrics.measured_time import measured_us
 from tilesmith.lab.inspect.model import ConfigurationFacts, TargetFacts
 from tilesmith.lab.inspect.options import EVERY_CONFIGURATION, chosen_configuration
@@ -48,8 +48,8 @@ class Configurations:
         if len(candidates) == 1:
             return candidates[0]
         for candidate in candidates:
-            facts = self._facts(_launched(kernel, configured(arguments, candidate)))
-            if facts is None or (not facts.error and facts.blocks_per_multiprocessor != 0):
+            launched = _launched(kernel, configured(arguments, candidate))
+            if launched is None or self._fits(launched):
                 return candidate
         return candidates[0]
 
@@ -73,6 +73,14 @@ class Configurations:
         best = min(timed, key=lambda one: one.measured_us or 0.0) if timed else (fitting or table)[0]
         self._tables[jit_function(kernel)] = [replace(one, chosen=one is best) for one in table]
         return candidates[best.number]
+
+    def _fits(self, launched: Launched) -> bool:
+        with torch._C.DisableTorchFunction():
+            binary = self.binary(launched, self.target)
+        if isinstance(binary, str):
+            return False
+        filled = occupancy_of(self.target, binary)
+        return filled is None or filled.blocks > 0
 
     def _facts(self, launched: Launched | None) -> TargetFacts | None:
         if launched is None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tilesmith.hardware.devices import Device, devices, for_target
-from tilesmith.hardware.occupancy import occupancy
+from tilesmith.hardware.occupancy import Occupancy, occupancy
 from tilesmith.hardware.rates import SINGLE_PRECISIONS, Rate, single_precision_rate
 from tilesmith.lab.inspect.model import SharedAccess, TargetFacts
 from tilesmith.toolchain.compiler import Binary, CompileError, Target, accepted_options, compile_kernel
@@ -61,6 +61,17 @@ def device_of(target: str) -> Device | None:
     return next((one for one in devices() if one.architecture.target == target), None)
 
 
+def occupancy_of(target: Target, binary: Binary) -> Occupancy | None:
+    """Return how many programs a multiprocessor holds; None for a target whose limits are not known."""
+    try:
+        architecture = for_target(str(target))
+    except ValueError:
+        return None
+    return occupancy(
+        architecture, num_warps=binary.num_warps, registers=max(1, binary.registers), shared_bytes=binary.shared_bytes
+    )
+
+
 def facts_of(
     target: Target, binary: Binary | str, programs: int, device: Device | None, kernel_file: str, texts: bool
 ) -> TargetFacts:
@@ -85,13 +96,9 @@ def facts_of(
         shared_accesses=tuple(SharedAccess(**vars(one)) for one in shared_accesses(binary)),
         assembly={name: _lines(binary, name, kernel_file) for name in binary.assembly} if texts else {},
     )
-    try:
-        architecture = for_target(str(target))
-    except ValueError:
+    filled = occupancy_of(target, binary)
+    if filled is None:
         return facts
-    filled = occupancy(
-        architecture, num_warps=binary.num_warps, registers=max(1, binary.registers), shared_bytes=binary.shared_bytes
-    )
     facts = replace(
         facts, occupancy=filled.occupancy, blocks_per_multiprocessor=filled.blocks, limited_by=filled.limited_by
     )
