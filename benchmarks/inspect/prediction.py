@@ -2,6 +2,8 @@
 
     python benchmarks/inspect/prediction.py --sources FOLDER --out benchmarks/inspect/prediction.json
 
+    python benchmarks/inspect/prediction.py --sources FOLDER --measured EARLIER.json --out NEW.json   # without a GPU
+
     python benchmarks/inspect/prediction.py --page docs/how-it-works/prediction.md   # the stored table, into the page
 
 FOLDER holds the packages of the libraries (liger_kernel, fla, attorch, …). Processes that see no GPU predict; without a
@@ -25,7 +27,8 @@ from pathlib import Path
 from typing import Any
 
 REPETITIONS = 10
-SAMPLED = 6  # programs that inspect traces of each grid
+SAMPLED = 16  # programs that inspect traces of each grid
+FEW_ROWS = 5  # too few to rank
 MARK = "@prediction "
 MOST_CONFIGURATIONS = 4  # of an autotuner on the GPU, evenly spread: each takes a second to compile
 FLUSHED_BYTES = 256 << 20  # written between repetitions, so that no call finds its input in the L2 cache
@@ -62,32 +65,16 @@ def predicted_rows(name: str) -> list[dict[str, Any]]:
                 "case": name,
                 "kernel": kernel.name,
                 "bound": kernel.bound,
+                "limit": facts.predicted_limit,
                 "launches": 0,
+                "floor_us": 0.0,
                 "predicted_us": 0.0,
-                "facts": [],
             },
         )
         row["launches"] += kernel.launches
-        row["predicted_us"] += kernel.launches * (facts.predicted_floor_us or math.nan)
-        row["facts"].append(facts_of(kernel, facts))
+        row["floor_us"] += kernel.launches * (facts.predicted_floor_us or math.nan)
+        row["predicted_us"] += kernel.launches * (facts.predicted_us or math.nan)
     return [*rows.values()]
-
-
-def facts_of(kernel: Any, facts: Any) -> dict[str, Any]:
-    """Return the facts of one kernel that a model of its time may use, so that a model can be tried without a run."""
-    return {
-        "launches": kernel.launches, "programs": kernel.programs, "blocks": facts.blocks_per_multiprocessor,
-        "warps": facts.num_warps, "stages": facts.num_stages, "tensor_cores": facts.tensor_cores,
-        "memory_us": facts.predicted_memory_us, "compute_us": facts.predicted_compute_us,
-        "unique_bytes": kernel.unique_bytes, "work": dict(kernel.flops_by_kind),
-        "accesses": [
-            {
-                "kind": one.kind, "executions": one.executions, "bytes": one.bytes, "unique_bytes": one.unique_bytes,
-                "requests": one.requests, "sectors_per_request": one.sectors_per_request, "pipelined": one.pipelined,
-            }
-            for one in kernel.accesses
-        ],
-    }  # fmt: skip
 
 
 def measured_rows(name: str) -> list[dict[str, Any]]:
@@ -270,13 +257,13 @@ def table(results: dict[str, Any]) -> dict[str, Any]:
     for row in results["measure"]:
         floor = floors.get((row["case"], row["kernel"]))
         if floor and floor["launches"] == row["launches"] and row["measured_us"] > 0 and floor["predicted_us"] > 0:
-            shown = {name: value for name, value in floor.items() if name != "facts"}
-            rows.append({**shown, "measured_us": row["measured_us"]})
+            rows.append({**floor, "measured_us": row["measured_us"]})
     rows.sort(key=lambda row: float(row["measured_us"] / row["predicted_us"]))
     ratios = [round(row["measured_us"] / row["predicted_us"], 2) for row in rows]
     return {
         "kernels": len(rows),
         "rank_correlation": round(rank_correlation(rows), 3) if len(rows) > 2 else None,
+        "rank_correlation_of_floor": round(rank_correlation(rows, "floor_us"), 3) if len(rows) > 2 else None,
         "measured_over_predicted": dict(zip(("least", "median", "most"), spread(ratios), strict=True)),
         "rows": rows,
     }
@@ -285,21 +272,35 @@ def table(results: dict[str, Any]) -> dict[str, Any]:
 def in_words(found: dict[str, Any]) -> str:
     """Return the table of a run as Markdown."""
     rows = found["table"]["rows"]
-    ratios = [row["measured_us"] / row["predicted_us"] for row in rows]
-    within = ", ".join(f"{sum(one <= most for one in ratios)} within {most:g} times" for most in (1.25, 1.5, 2, 4))
     versions = f"Triton {found['triton']}, PyTorch {found['torch'].partition('+')[0]}"
-    middle = f"median {spread(sorted(ratios))[1]:.2f}; {within}; least {min(ratios):.2f}, most {max(ratios):.1f}"
     lines = [
-        f"{found['device']}, {versions}: {len(rows)} kernels, rank correlation {rank_correlation(rows):.2f}.",
-        f"Measured over predicted: {middle}.",
+        f"{found['device']}, {versions}: {len(rows)} kernels. Error: how many times longer or shorter, median.",
         "",
-        "| call | kernel | bound | predicted, µs | measured, µs | ratio |",
+        "| limit | kernels | rank correlation | error | rank correlation of the least time | error |",
         "|---|---|---|---|---|---|",
+        _class_row("all", rows),
     ]
-    for row, ratio in zip(rows, ratios, strict=True):
-        times = f"{row['predicted_us']:.1f} | {row['measured_us']:.1f} | {ratio:.2f}"
-        lines.append(f"| {row['case']} | `{row['kernel']}` | {row['bound']} | {times} |")
+    limits = Counter(row["limit"] for row in rows)
+    lines += [_class_row(limit, [row for row in rows if row["limit"] == limit]) for limit, _ in limits.most_common()]
+    lines += [
+        "",
+        "| call | kernel | limit | least, µs | predicted, µs | measured, µs | ratio |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        ratio = row["measured_us"] / row["predicted_us"]
+        times = f"{row['floor_us']:.1f} | {row['predicted_us']:.1f} | {row['measured_us']:.1f} | {ratio:.2f}"
+        lines.append(f"| {row['case']} | `{row['kernel']}` | {row['limit']} | {times} |")
     return "\n".join(lines)
+
+
+def _class_row(name: str, rows: list[dict[str, Any]]) -> str:
+    figures = []
+    for predicted in ("predicted_us", "floor_us"):
+        few = len(rows) < FEW_ROWS
+        errors = sorted(max(row["measured_us"] / row[predicted], row[predicted] / row["measured_us"]) for row in rows)
+        figures += ["" if few else f"{rank_correlation(rows, predicted):.2f}", f"{spread(errors)[1]:.2f}"]
+    return f"| {name} | {len(rows)} | {' | '.join(figures)} |"
 
 
 def write_page(page: Path, found: dict[str, Any]) -> None:
@@ -313,14 +314,14 @@ def spread(ratios: list[float]) -> list[float | None]:
     return [ratios[0], ratios[len(ratios) // 2], ratios[-1]] if ratios else [None, None, None]
 
 
-def rank_correlation(rows: list[dict[str, Any]]) -> float:
+def rank_correlation(rows: list[dict[str, Any]], predicted: str = "predicted_us") -> float:
     """Return Spearman's correlation of predicted and measured times."""
 
     def ranks(key: str) -> list[float]:
         ordered = sorted(row[key] for row in rows)
         return [(2 * ordered.index(row[key]) + ordered.count(row[key]) - 1) / 2 for row in rows]
 
-    first, second = ranks("predicted_us"), ranks("measured_us")
+    first, second = ranks(predicted), ranks("measured_us")
     mean = (len(rows) - 1) / 2
     product = sum((a - mean) * (b - mean) for a, b in zip(first, second, strict=True))
     spread = math.sqrt(sum((a - mean) ** 2 for a in first) * sum((b - mean) ** 2 for b in second))
@@ -335,6 +336,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="the JSON file to write")
     parser.add_argument("--processes", type=int, default=max(1, min(7, (os.cpu_count() or 2) // 2)))
     parser.add_argument("--predicted", type=Path, help="the JSON file of an earlier run whose predictions are taken")
+    parser.add_argument("--measured", type=Path, help="the JSON file of an earlier run whose measurements are taken")
     parser.add_argument("--page", type=Path, help="a page of the docs that shows the stored table")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -350,7 +352,12 @@ def main() -> None:
     steps = Steps(options.sources, options.out, options.seconds)
     if options.predicted:
         steps.results["predict"] = json.loads(options.predicted.read_text())["predict"]
-    steps.run_all(names, options.processes, with_gpu=bool(steps.results["device"]))
+    if options.measured:
+        earlier = json.loads(options.measured.read_text())
+        steps.results |= {name: earlier[name] for name in ("torch", "triton", "device", "measure")}
+        steps.run_all(names, options.processes, with_gpu=False)
+    else:
+        steps.run_all(names, options.processes, with_gpu=bool(steps.results["device"]))
     print(json.dumps({name: value for name, value in table(steps.results).items() if name != "rows"}))
 
 

@@ -5,5 +5,6 @@ Files, in reading order:
 - `devices.py`: known GPUs, from `devices.json`: limits of the architecture and datasheet figures.
 - `occupancy.py`: how many warps of a kernel fit on a multiprocessor.
 - `rates.py`: rates of matrix products in single precision.
+- `instruction_costs.py`: cycles and latencies of PTX instructions on Hopper.
 - `machine.py`: the GPU, compilers and profilers of this machine, and advice on what is missing.
 """

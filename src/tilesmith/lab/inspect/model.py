@@ -124,6 +124,8 @@ class TargetFacts:
     predicted_floor_us: float | None = None
     predicted_memory_us: float | None = None
     predicted_compute_us: float | None = None
+    predicted_us: float | None = None  # the time that a launch is expected to take
+    predicted_limit: str | None = None  # what sets it: memory, L2, latency, a pipe, …
     predicted_rates: Mapping[str, float] = field(default_factory=dict)  # TFLOP/s by name, longest time first
     vector_bytes: Mapping[int, int] = field(default_factory=dict)  # the widest access by source line
     shared_accesses: tuple[SharedAccess, ...] = ()

@@ -36,6 +36,7 @@ from tilesmith.lab.inspect.metrics.compiled_targets import (
 )
 from tilesmith.lab.inspect.metrics.launch_metrics import Metrics
 from tilesmith.lab.inspect.metrics.measured_time import explain_time, measured_us
+from tilesmith.lab.inspect.metrics.predicted_time import with_predicted_time
 from tilesmith.lab.inspect.model import Finding, Kernel, Program, TargetFacts
 from tilesmith.lab.inspect.options import InspectOptions
 from tilesmith.lab.inspect.running.cuda_graphs import noted
@@ -350,7 +351,9 @@ class Session:
         for target in self.options.targets:
             device = self._device(str(target))
             facts = facts_of(target, binaries[str(target)], programs, device, file, self.options.texts)
-            targets[str(target)] = with_prediction(facts, work, device)
+            facts = with_prediction(facts, work, device)
+            moved = metrics.accesses, programs, metrics.unique_bytes
+            targets[str(target)] = with_predicted_time(facts, binaries[str(target)], *moved, device)
         return targets
 
     def _device(self, target: str) -> Device | None:

@@ -7,6 +7,7 @@ Files, in reading order:
 - `errors.py`: compiler errors in one text that a user can act on.
 - `binary.py`: a compiled kernel and the facts of its binary.
 - `assembly.py`: instructions of PTX and AMD assembly by source line.
+- `instructions.py`: PTX with the registers of each instruction, and its loops.
 - `nvidia.py`: facts from PTX, cubin and SASS.
 - `amd.py`: facts from AMD assembly.
 - `texts.py`: the texts of a compilation, line by line with their source lines.

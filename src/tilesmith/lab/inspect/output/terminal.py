@@ -86,6 +86,8 @@ def headlines(kernel: Kernel) -> Iterator[tuple[str, str]]:
     if facts is not None:
         floor = f"{in_time(facts.predicted_floor_us)} on {facts.device}"
         yield "predicted least time", f"{floor}: {bound_in_words(facts)} ({work}{ratio})"
+        if facts.predicted_us is not None:
+            yield "predicted time", f"about {in_time(facts.predicted_us)}, limited by {facts.predicted_limit}"
     else:
         yield "work", f"{work}{ratio}"
     if kernel.measured_note:
