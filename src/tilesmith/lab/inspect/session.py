@@ -121,6 +121,10 @@ class Session:
         """Keep a sentence for the report."""
         self.notes[text] = None
 
+    def state(self) -> tuple[int, tuple[int, int, int]]:
+        """Return how many results were put off, and what changes when the program computes anything else."""
+        return self._deferred.added, (self.tensors.computed, len(self.kernels), self._deferred.readable())
+
     def run_deferred(self) -> None:
         """Run every program that has not run yet."""
         self._deferred.run_all()

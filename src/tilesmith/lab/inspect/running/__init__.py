@@ -5,6 +5,7 @@ Files, in reading order:
 - `command.py`: which file or module a command line runs.
 - `script.py`: starts a script in a child process and gathers the results, even of a script that crashes.
 - `child_process.py`: the child process itself.
+- `repeated_loops.py`: ends long loops that only repeat launches.
 - `spawned_processes.py`: receives the kernels of processes that the script starts.
 - `watch.py`: lets a session see every launch of this process.
 - `tensor_tracker.py`: sees every torch call: which tensors are on the GPU, which bytes were written.

@@ -119,7 +119,9 @@ def _run_program(script: str, session: Any) -> None:
         runpy.run_module(script, run_name="__main__", alter_sys=True)
         return
     sys.path.insert(0, str(Path(script).resolve().parent))
-    names = runpy.run_path(script, run_name="__main__")
+    from tilesmith.lab.inspect.running.repeated_loops import run_file
+
+    names = run_file(script, session.state, session.note)
     from tilesmith.spec import Spec
 
     spec = names.get("SPEC")

@@ -44,6 +44,7 @@ class DeferredPrograms:
     def __init__(self, observer: Callable[[Launched], Observer | None] = lambda launched: None) -> None:
         self._queue: list[_Deferred] = []
         self._observer = observer
+        self.added = 0  # so far
 
     def add(
         self,
@@ -69,8 +70,14 @@ class DeferredPrograms:
 
     def _add(self, deferred: _Deferred) -> None:
         self._queue.append(deferred)
+        self.added += 1
         if len(self._queue) > LONG_QUEUE:
             self._drop_unreadable()
+
+    def readable(self) -> int:
+        """Return how much work there is whose results somebody can still read."""
+        self._drop_unreadable()
+        return len(self._queue)
 
     def run_for(self, tensors: Iterable[torch.Tensor]) -> None:
         """Run the work that these tensors depend on."""

@@ -86,6 +86,7 @@ class TensorTracker(TorchFunctionMode):
         self._in_backward = 0
         self.is_calling_gpu = False  # whether torch now runs a call that would run on the GPU
         self._any_on_gpu = False
+        self.computed = 0  # calls that needed or made contents
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -100,6 +101,7 @@ class TensorTracker(TorchFunctionMode):
     def _call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         name = func.__name__
         if name in _BACKWARD:
+            self.computed += 1
             self._before_use(None)
             with self.inside_call(self._any_on_gpu):
                 result = func(*args, **kwargs)
@@ -113,6 +115,7 @@ class TensorTracker(TorchFunctionMode):
             return self._deferred_product(args, kwargs.get("out"), shape)
         if name not in _NO_CONTENTS and not (name == "__getitem__" and _makes_view(args[1])):
             self._before_use(inputs)
+            self.computed += name not in _EMPTY
             if name == "__getitem__":
                 self._check_written(inputs[:1], name, args[1])
             elif not only_reads(func, kwargs):
