@@ -73,6 +73,13 @@ def test_large_copy_is_limited_by_memory_and_a_small_one_by_latency() -> None:
     assert least < 0.1 < 2 < expected < 3
 
 
+def test_a_walk_down_a_column_touches_a_sector_for_each_element() -> None:
+    x, y = torch.randn(64, 64), torch.empty(64, 64)
+    found = inspect(lambda: planted.column_walk[(64,)](x, y, 64, 64, BLOCK=64), targets=HOPPER)
+    touched = {one.argument: one.touched_bytes for one in found.kernels[0].accesses if one.kind == "load"}
+    assert touched == {"x_ptr": 8 * x.nbytes}
+
+
 def test_other_targets_have_no_predicted_time() -> None:
     x, y = torch.randn(1024), torch.empty(1024)
     found = inspect(lambda: planted.copy[(1,)](x, y, 1024, BLOCK=1024), targets=("cuda:80",))

@@ -61,6 +61,7 @@ class AccessFacts:
     pipelined: bool
     bulk: bool
     values: tuple[float, float] | None  # the smallest and the largest value seen
+    touched_bytes: int = 0  # of the sectors that are touched, once for each execution
 
 
 @dataclass(frozen=True)

@@ -210,7 +210,16 @@ class Metrics:
             pipelined=bool(laid and laid.layout.pipelined),
             bulk=bool(laid and laid.layout.bulk),
             values=site.values,
+            touched_bytes=self._touched_bytes(site),
         )
+
+    def _touched_bytes(self, site: Site) -> int:
+        """Return the bytes of the sectors that the executions over the whole grid touch."""
+        sectors = active = 0
+        for pattern in site.patterns.values():
+            sectors += pattern.count * np.unique(pattern.distances[pattern.mask] // self.sector_bytes).size
+            active += pattern.count * int(np.count_nonzero(pattern.mask))
+        return round(sectors * self.sector_bytes * self.scale * site.active / max(1, active))
 
     def _scaled_unique(self, elements: int, argument: str | None) -> int:
         """Return the distinct elements over the whole grid, at most the size of the tensor."""

@@ -79,7 +79,7 @@ def with_predicted_time(
 
 def _from_l2(access: AccessFacts, device: Device) -> float:
     """Return the bytes that L1 caches do not hold."""
-    new = access.bytes * (1 - access.again_in_program)
+    new = max(access.bytes, access.touched_bytes) * (1 - access.again_in_program)
     if access.kind == "load" and access.unique_bytes < L1_BYTES:
         return min(new, access.unique_bytes * device.multiprocessors)
     return new
