@@ -265,7 +265,7 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
 
     def create_descriptor_load(self, desc: Any, indices: list[Handle], *hints: Any) -> Handle:
         if is_narrow(desc.base.get_element_ty().name) and desc.padding == _ir.PADDING_OPTION.PAD_NAN:
-            return self.load_tile(*desc.materialize_pointers(indices), other=padding_of(desc))
+            return self.load_tile(*desc.materialize_pointers(indices), padding_of(desc))
         with self._through_descriptor():
             return super().create_descriptor_load(desc, indices, *hints)
 
@@ -273,9 +273,9 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         with self._through_descriptor():
             return super().create_descriptor_store(desc, value, indices, *hints)
 
-    def load_tile(self, pointers: Handle, mask: Handle, other: Handle) -> Handle:
+    def load_tile(self, *pointers_mask_other: Handle) -> Handle:
         with self._through_descriptor():
-            return self._load("load", pointers, mask, other)
+            return self._load("load", *pointers_mask_other)
 
     def store_tile(self, pointers: Handle, value: Handle, mask: Handle) -> None:
         with self._through_descriptor():
@@ -323,16 +323,16 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
     def _load(
         self, kind: str, pointers: Handle, mask: Handle | None, other: Handle | None, operation: str = ""
     ) -> Handle:
-        element = pointers.get_element_ty()
-        dtype = numpy_dtype(element)
+        dtype = numpy_dtype(pointers.get_element_ty())
         filler = np.zeros(pointers.data.shape, dtype) if other is None else other.data
         lanes = self._admit(kind, pointers, mask, None, operation)
         elements = self.memory.elements(pointers, lanes, dtype)
         if elements is None:
             values = _interpreter.load(pointers.data, lanes, filler, dtype)
         else:
-            values = np.where(lanes, elements.values[elements.indices], filler)
-        loaded = TensorHandle(values, element)
+            found = elements.values[elements.indices]
+            values = found if lanes.all() else np.where(lanes, found, filler)
+        loaded = TensorHandle(values, pointers.get_element_ty())
         if self.memory.observers:
             self._note_undefined(loaded, pointers, mask, other)
         return loaded

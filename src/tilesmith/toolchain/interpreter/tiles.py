@@ -34,7 +34,8 @@ def addresses_of(block: tuple[int, ...], base: Handle, *fields: Handle) -> Handl
     found = _spread(base, len(block))
     for offset, stride in zip(_offsets(block, fields), fields[len(block) :], strict=False):
         found = found + (size * offset * _spread(stride, len(block))).astype(np.uint64)
-    return TensorHandle(np.broadcast_to(found, (len(found), *block)), base.dtype.scalar)
+    shape = (len(found), *block)
+    return TensorHandle(found if found.shape == shape else np.broadcast_to(found, shape), base.dtype.scalar)
 
 
 def mask_of(block: tuple[int, ...], base: Handle, *fields: Handle) -> Handle:
