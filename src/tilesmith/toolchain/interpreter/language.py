@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from tilesmith.toolchain.interpreter.reductions import AmbiguousTruth, Reduction
 from tilesmith.toolchain.interpreter.rewriting import Rewriter
 from tilesmith.toolchain.interpreter.shapes import Semantic, Shapes
 
-_ABSENT = object()
+_NO_CONSTANTS = frozenset({tl.tensor, tl.dtype, int, float, bool, str, type(None)})
 _SEMANTIC = semantic.__file__
 
 
@@ -42,7 +43,7 @@ class Language:
     def __init__(self) -> None:
         self.builder = Builder()
         self.semantic = Semantic(self.builder)
-        self._changes: dict[tuple[int, str], tuple[Any, str, Any]] = {}
+        self._changes: dict[int, tuple[Any, dict[str, Any]]] = {}  # by the owner's id: the owner, its new attributes
         self.replacements: dict[int, Callable[..., Any]] = {}
         self.by_name: dict[tuple[str, str], Callable[..., Any]] = {}  # of libdevice, which libraries execute again
         self._rewriter = Rewriter(self.semantic, self.replacements, self.by_name)
@@ -54,21 +55,21 @@ class Language:
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Redirect calls of `triton.language` and of other @triton.jit functions to here, while a kernel runs."""
-        before = [(owner, name, vars(owner).get(name, _ABSENT)) for owner, name, _ in self._changes.values()]
+        owners = [(owner, vars(owner), changes) for owner, changes in self._changes.values()]
+        before = [{name: names[name] for name in changes if name in names} for _, names, changes in owners]
         try:
-            for owner, name, value in self._changes.values():
-                setattr(owner, name, value)
+            for owner, _, changes in owners:
+                _set_attributes(owner, changes)
             yield
         finally:
-            for owner, name, value in before:
-                if value is not _ABSENT:
-                    setattr(owner, name, value)
-                elif name in vars(owner):
+            for (owner, names, changes), values in zip(owners, before, strict=True):
+                _set_attributes(owner, values)
+                for name in names.keys() & changes.keys() - values.keys():
                     delattr(owner, name)
 
     def set_attr(self, owner: Any, name: str, value: Any) -> None:
         """Record a change; the last one for an attribute counts. Triton's patching functions use this name."""
-        self._changes[id(owner), name] = (owner, name, value)
+        self._changes.setdefault(id(owner), (owner, {}))[1][name] = value
         # A kernel that imported a function by name holds the original; the replacement is found by identity.
         if hasattr(owner, name):
             original = getattr(owner, name)
@@ -167,9 +168,18 @@ class Language:
         return True
 
 
+def _set_attributes(owner: Any, values: dict[str, Any]) -> None:
+    """Set attributes of a module or a class. Modules hold most of them, and take them all at once."""
+    if isinstance(owner, ModuleType):
+        vars(owner).update(values)
+        return
+    for name, value in values.items():
+        setattr(owner, name, value)
+
+
 def _unwrapper(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return Triton's function that unwraps constants, with a shortcut for tensors, which are most operands."""
-    return lambda value: value if type(value) is tl.tensor else original(value)
+    """Return Triton's function that unwraps constants, with a shortcut for most of what is none."""
+    return lambda value: value if type(value) in _NO_CONSTANTS else original(value)
 
 
 def _plain_function(bound_method: Callable[..., Any]) -> Callable[..., Any]:

@@ -96,11 +96,11 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
     # Arithmetic
 
     def binary_op(self, lhs: Handle, rhs: Handle, op: Callable[[Array, Array], Array]) -> Handle:
-        if lhs.data.dtype == np.bool_ and rhs.data.dtype == np.bool_:
+        if lhs.data.dtype.kind == rhs.data.dtype.kind == "b":
             # An int1 wraps like every integer; numpy saturates True + True and rejects True - True.
             return TensorHandle((op(lhs.data.astype(np.int8), rhs.data.astype(np.int8)) & 1).astype(np.bool_), tl.int1)
         output = op(values_of(lhs), values_of(rhs))
-        if output.dtype == np.bool_:
+        if output.dtype.kind == "b":
             return TensorHandle(output, tl.int1)
         return handle_of(output, lhs.dtype.scalar)
 

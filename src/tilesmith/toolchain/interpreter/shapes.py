@@ -31,6 +31,7 @@ class Semantic(TritonSemantic):  # type: ignore[misc]  # Triton ships no types
         self._types: dict[tuple[str, Lengths], Any] = {}
         self._common: dict[tuple[Lengths, Lengths], Lengths] = {}
         self._constants: dict[tuple[Any, ...] | None, Any] = {}
+        self._promoted: dict[tuple[Any, ...] | None, Any] = {}
 
     def dot_scaled(self, *arguments: Any) -> Any:
         return super().dot_scaled(*(_Format(one) if isinstance(one, str) else one for one in arguments))
@@ -44,16 +45,27 @@ class Semantic(TritonSemantic):  # type: ignore[misc]  # Triton ships no types
         arithmetic_check: bool = True,
         div_or_mod: bool = False,
     ) -> Any:
-        is_shared = type(lhs) is tl.tensor and type(rhs) is tl.tensor and lhs.dtype is rhs.dtype
-        # Promotion keeps a type that both share, except a half type of a quotient. Pointers have rules of their own.
-        if is_shared and type(lhs.dtype) is tl.dtype and (not div_or_mod or lhs.dtype.primitive_bitwidth >= 32):
-            return self.broadcast_impl_value(lhs, rhs)
         rules = arithmetic_check, div_or_mod
-        key = (lhs.dtype.name, type(rhs), rhs, rules) if _is_of_numbers(lhs) and _is_key(rhs) else None
+        key = pair = None
+        if _is_of_numbers(rhs):
+            if _is_of_numbers(lhs):
+                # Promotion keeps a type that both share, except a half type of a quotient.
+                if lhs.dtype is rhs.dtype and (not div_or_mod or lhs.dtype.primitive_bitwidth >= 32):
+                    return self.broadcast_impl_value(lhs, rhs)
+                pair = lhs.dtype.name, rhs.dtype.name, rules
+            elif allow_lhs_ptr and _is_pointer(lhs) and rhs.dtype.is_int():
+                return self.broadcast_impl_value(lhs, rhs)
+        elif _is_of_numbers(lhs) and _is_key(rhs):
+            key = lhs.dtype.name, type(rhs), rhs, rules
+        if pair in self._promoted:
+            dtype = self._promoted[pair]
+            return self.broadcast_impl_value(self.cast(lhs, dtype), self.cast(rhs, dtype))
         if key in self._constants:
             constant = self.tensor(TensorHandle(self._constants[key], lhs.dtype), lhs.dtype)
             return self.broadcast_impl_value(lhs, constant)
         made = super().binary_op_type_checking_impl(lhs, rhs, allow_lhs_ptr, allow_rhs_ptr, *rules)
+        if pair is not None and made[0].dtype is made[1].dtype:
+            self._promoted[pair] = made[0].dtype
         if key is not None and all(one.dtype is lhs.dtype for one in made):
             self._constants[key] = made[1].handle.data.reshape(-1)[:1].copy()
         return made
@@ -96,11 +108,20 @@ class Semantic(TritonSemantic):  # type: ignore[misc]  # Triton ships no types
         return kind
 
     def cast(self, input: Any, dst_ty: Any, fp_downcast_rounding: str | None = None) -> Any:
-        return input if input.dtype is dst_ty else super().cast(input, dst_ty, fp_downcast_rounding)
+        if input.dtype is dst_ty:
+            return input
+        if input.dtype is tl.int32 and dst_ty is tl.int64:  # of indices, at nearly every address
+            kind = self._block_type(dst_ty, input.type.shape) if input.type.is_block() else dst_ty
+            return self.tensor(self.builder.create_int_cast(input.handle, kind, True), kind)
+        return super().cast(input, dst_ty, fp_downcast_rounding)
 
 
 def _is_of_numbers(operand: Any) -> bool:
     return type(operand) is tl.tensor and type(operand.dtype) is tl.dtype
+
+
+def _is_pointer(operand: Any) -> bool:
+    return type(operand) is tl.tensor and operand.dtype.is_ptr()
 
 
 def _is_key(operand: Any) -> bool:
