@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from tilesmith.toolchain.interpreter import KernelError, interpret
 from tilesmith.toolchain.interpreter.shapes import Shapes
 
 # Triton 3.6 makes every constant that equals zero a zero without sign.
-LOSES_SIGN_OF_ZERO = "value == 0" in inspect.getsource(TritonSemantic.scalar_constant)
+LOSES_SIGN_OF_ZERO = "if value == 0:" in inspect.getsource(TritonSemantic.scalar_constant)
 
 
 @triton.jit
@@ -31,6 +32,13 @@ def ones_kernel(y_ptr, LENGTH: tl.constexpr, OTHER: tl.constexpr):
 def numbers_kernel(x_ptr, y_ptr, NUMBER: tl.constexpr):
     places = tl.arange(0, 4)
     tl.store(y_ptr + places, tl.load(x_ptr + places) * NUMBER)
+
+
+@triton.jit
+def product_kernel(x_ptr, y_ptr, product_ptr, bits_ptr):
+    product = tl.load(x_ptr) * tl.load(y_ptr)
+    tl.store(product_ptr, product.to(tl.float64))
+    tl.store(bits_ptr, product.dtype.primitive_bitwidth)
 
 
 @triton.jit
@@ -93,6 +101,23 @@ def test_same_number_of_another_dtype_type_or_sign_is_another_constant() -> None
                 torch.testing.assert_close(y, x * number, rtol=0, atol=0)
                 if dtype.is_floating_point and (number or not LOSES_SIGN_OF_ZERO):
                     assert torch.equal(torch.signbit(y), torch.signbit(x * number)), (dtype, number)
+
+
+def test_two_dtypes_are_promoted_as_in_torch_the_first_time_and_later() -> None:
+    largest = {
+        torch.int32: -3,
+        torch.int64: 1 << 33,
+        torch.float16: 0.5,
+        torch.float32: 1 + 2**-20,
+    }
+    product, bits = torch.empty(1, dtype=torch.float64), torch.empty(1, dtype=torch.int32)
+    for _ in range(2):
+        for left, right in itertools.product(largest, repeat=2):
+            x, y = torch.tensor([largest[left]], dtype=left), torch.tensor([largest[right]], dtype=right)
+            tensors = {"x_ptr": x, "y_ptr": y, "product_ptr": product, "bits_ptr": bits}
+            interpret(product_kernel, (1,), tensors)
+            assert bits.item() == 8 * torch.promote_types(left, right).itemsize
+            assert product.item() == (x * y).double().item()
 
 
 def test_number_out_of_range_raises_also_after_one_in_range() -> None:
