@@ -51,6 +51,7 @@ def test_all_versions_match_and_have_the_same_losses(tmp_path: Path) -> None:
     assert page.count("<polyline") == 1 + len(runs), "a curve for each, and the best possible loss"
 
 
+@pytest.mark.slow  # fast: the versions in tests/models/test_openfold.py, the command with v1 and v2 below
 def test_all_openfold_versions_match_and_have_the_same_losses(tmp_path: Path) -> None:
     json_file, page = tmp_path / "compared.json", tmp_path / "compared.html"
     result = compare(*TINY_FOLD, "--json", json_file, "--html", page, model="openfold")

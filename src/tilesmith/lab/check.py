@@ -55,6 +55,7 @@ class Trial:
     device: str
     repeated: bool = False  # whether to call again with other numbers
     seed: int = 0
+    second_backward: bool = True  # whether to call backward again
 
     def result(self, what: str, error: float, allowed: float, message: str = "") -> Result:
         dtype = str(self.dtype).removeprefix("torch.")
@@ -271,7 +272,8 @@ class _Tried:
                 if not self.failures:
                     stage = "backward"
                     self.gradients = call.gradients(expected.cotangents)
-                    self.second_gradients = call.gradients(expected.cotangents)
+                    again = trial.second_backward
+                    self.second_gradients = call.gradients(expected.cotangents) if again else self.gradients
         except (interpreter.KernelError, interpreter.OutOfBounds) as error:
             self.failures = [trial.failure(stage, with_explanation(str(error)))]
         except Exception as error:

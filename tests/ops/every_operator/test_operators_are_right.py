@@ -66,8 +66,9 @@ def trials() -> Iterator[ParameterSet]:
 
 @pytest.mark.parametrize(("spec", "case", "dtype", "layouts"), list(trials()))
 def test_agrees_with_its_reference(spec: Spec, case: Case, dtype: torch.dtype, layouts: tuple[Layout, ...]) -> None:
+    """One backward each: `test_gradients_accumulate_over_two_backwards` calls it twice for every operator."""
     for layout in layouts:
-        results = list(run(Trial(spec, case, dtype, layout, device="cpu")))
+        results = list(run(Trial(spec, case, dtype, layout, device="cpu", second_backward=False)))
         assert results
         assert not [result for result in results if not result.passed]
 
