@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-Outcomes = dict[tuple[str, ...], tuple[object, str]]  # exit status and standard error of each command
+Outcomes = dict[tuple[str, ...], tuple[object, str, str]]  # exit status, standard error and output of each command
 
 # Runs command after command in one process, since PyTorch takes a second to import.
 PROGRAM = """
@@ -34,7 +34,7 @@ for words in json.loads(sys.argv[1]):
         status = end.code or 0
     except BaseException as error:
         status, err = repr(error), io.StringIO()
-    print(json.dumps([words, status, err.getvalue()]))
+    print(json.dumps([words, status, err.getvalue(), out.getvalue()]))
 """
 NEED_TRITON = [
     ["ops"], ["tour"], ["check", "silu"], ["judge", "silu", "script.py"], ["inspect", "script.py"],
@@ -57,18 +57,22 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     done = subprocess.run([sys.executable, "-c", PROGRAM, commands], cwd=folder, capture_output=True, text=True,
                           stdin=subprocess.DEVNULL, timeout=300, check=True)  # fmt: skip
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    return {tuple(words): (status, text) for words, status, text in lines}
+    return {tuple(words): (status, text, output) for words, status, text, output in lines}
 
 
 @pytest.mark.parametrize("words", NEED_NONE, ids=" ".join)
 def test_commands_that_need_no_triton_work(outcomes: Outcomes, words: list[str]) -> None:
-    status, text = outcomes[tuple(words)]
+    status, text, _ = outcomes[tuple(words)]
     assert status == 0, text
+
+
+def test_doctor_says_that_triton_is_missing(outcomes: Outcomes) -> None:
+    assert "Triton is not installed" in outcomes["doctor",][2]
 
 
 @pytest.mark.parametrize("words", NEED_TRITON, ids=" ".join)
 def test_commands_that_need_triton_say_so(outcomes: Outcomes, words: list[str]) -> None:
-    status, text = outcomes[tuple(words)]
+    status, text, _ = outcomes[tuple(words)]
     assert status in (1, 2), status
     (line,) = text.strip().splitlines()
     assert line.startswith("tilesmith: ")
