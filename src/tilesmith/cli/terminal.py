@@ -105,7 +105,7 @@ def operators() -> Mapping[str, Spec]:
 
 
 def reserve_standard_output(words: Sequence[str]) -> None:
-    """Where a result of this command line goes to standard output, send everything else to standard error.
+    """Send messages to standard error if this command line writes a result to standard output.
 
     That includes the output of programs that the command runs.
     """

@@ -21,7 +21,7 @@ SMALLEST_CHUNK = 32
 
 
 class TriMulPrecision(enum.IntEnum):
-    """How single precision is multiplied."""
+    """The precision of float32 products."""
 
     NONE = -1  # as PyTorch's settings say
     DEFAULT = 0

@@ -35,7 +35,7 @@ class Norm(NamedTuple):
 
 
 class PairBias(NamedTuple):
-    """What makes a bias for each head from pairs."""
+    """The weights that turn pairs into one bias per head."""
 
     weight: Tensor | None
     bias: Tensor | None
@@ -45,7 +45,7 @@ class PairBias(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """What follows attention: the gate and the output layer."""
+    """The weights of the gate and of the output layer, both after attention."""
 
     gate_weight: Tensor
     gate_bias: Tensor | None

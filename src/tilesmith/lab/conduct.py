@@ -1,4 +1,4 @@
-"""What an operator must do besides right values: compute anew in each call, in memory of its own, by its kernels.
+"""Rules for an operator beyond right values: each call computes again, into new memory, with the operator's kernels.
 
 A result that is kept and returned again, a buffer that is used again, and a result that PyTorch computes are right at
 the first call. Each function here yields one sentence for each fault that it finds.

@@ -1,4 +1,8 @@
-"""Recording what a program launches on the GPU: kernels, compile-time constants, and facts of the binaries."""
+"""Record what a program launches on the GPU: kernels, compile-time constants, registers, spills and shared memory.
+
+Launches reach a GPU in two ways: through Triton's `JITFunction.run`, which is replaced while a recording lasts, and
+through `launcher.py`, which launches a compiled kernel again without it and tells its `listeners`.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +61,7 @@ def seen_launches() -> Iterator[list[SeenLaunch]]:
         if launch not in seen:
             seen.append(launch)
 
-    def replayed(launch: Launch) -> None:
+    def by_launcher(launch: Launch) -> None:
         note(SeenLaunch(launch.kernel.__name__, launch.grid, launch.constants, launch.compiled))
 
     def run(kernel: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> Any:
@@ -69,12 +73,12 @@ def seen_launches() -> Iterator[list[SeenLaunch]]:
         return compiled
 
     JITFunction.run = run
-    listeners.append(replayed)
+    listeners.append(by_launcher)
     try:
         yield seen
     finally:
         JITFunction.run = stock
-        listeners.remove(replayed)
+        listeners.remove(by_launcher)
 
 
 def _constants(kernel: Any, arguments: Sequence[Any], options: dict[str, Any]) -> dict[str, Any]:

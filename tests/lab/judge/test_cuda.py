@@ -21,7 +21,7 @@ from tilesmith.lab.judge.cuda.sanitizer import FOUND, first_report, kernel_in, s
 from tilesmith.lab.judge.cuda.toolkit import BUILT, missing_tool
 from tilesmith.lab.judge.cuda.worker import GpuSession
 from tilesmith.lab.judge.isolation.arena import Arena
-from tilesmith.lab.judge.laying import lay, read_output
+from tilesmith.lab.judge.shared_values import lay, read_output
 from tilesmith.lab.judge.tape_checks import findings
 from tilesmith.lab.judge.timing.device_sets import DeviceSets
 from tilesmith.lab.judge.timing.fresh import FreshInputs

@@ -194,7 +194,7 @@ def _shown_case() -> tuple[Spec, Case]:
 
 
 def _planned(spec: Spec, case: Case, target: str) -> PlannedLaunch:
-    """Return the forward launch on such a GPU for tensors of that size, which are never allocated."""
+    """Return the forward launch that a GPU would get for tensors of this size. Allocates nothing."""
     with recorded_plans(target) as plans:
         spec.op(**spec.inputs(case, SHOWN_DTYPE, "meta"))
     return plans[0].launches[0]

@@ -39,7 +39,7 @@ class InspectOptions:
 
     @property
     def first_target(self) -> Target:
-        """The target that decides what the program is told it runs on."""
+        """The target whose GPU the program sees."""
         return (*self.targets, *DEFAULT_TARGETS)[0]
 
     @property

@@ -12,7 +12,7 @@ Files, in reading order:
 - `replaying/`: in a clean process: the same launches on other inputs.
 - `conversing/`: a whole program in its confined process, called from here.
 - `cuda/`: extensions that a candidate builds, and their launches.
-- `laying.py`: inputs into shared memory, outputs out of it.
+- `shared_values.py`: copies inputs into shared memory and outputs out of it.
 - `expected.py`: what the definition gives, and the comparison with it.
 - `tape_checks.py`: what follows from the record of launches alone.
 - `recorded.py`: asks the candidate's process for one trial.

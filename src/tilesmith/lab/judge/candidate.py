@@ -27,7 +27,7 @@ class CandidateError(Exception):
 
 @dataclass(frozen=True)
 class Candidate:
-    """The files of a candidate by name, and the name of the one to import."""
+    """The files of a candidate by name, and the name of the file to import."""
 
     name: str
     files: dict[str, bytes]
@@ -58,7 +58,7 @@ class Candidate:
 
     @classmethod
     def of_each(cls, path: Path, read: Callable[[Path], Candidate]) -> Candidate:
-        """Read one of many. One that cannot be read fails by itself, and does not stop the others."""
+        """Read one of many candidates. A candidate that cannot be read fails alone; the others are judged."""
         try:
             return read(path)
         except CandidateError as error:

@@ -1,4 +1,4 @@
-"""What the compiler says about the other trials: the first one alone is compiled as a whole."""
+"""Compiler facts of all trials but the first, which is compiled completely elsewhere."""
 
 from __future__ import annotations
 

@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from tilesmith.lab.judge.candidate import UNREADABLE, Candidate, parsed
-from tilesmith.lab.judge.laying import BadOutput
 from tilesmith.lab.judge.recorded import Failure, Recorded, Recorder, steps_of
 from tilesmith.lab.judge.recording.circumstances import TURNED
 from tilesmith.lab.judge.recording.forcing import expressions
+from tilesmith.lab.judge.shared_values import BadOutput
 from tilesmith.lab.judge.task import Trial
 from tilesmith.lab.judge.verdict import Reason
 

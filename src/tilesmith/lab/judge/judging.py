@@ -42,9 +42,9 @@ from tilesmith.lab.judge.isolation import sandbox
 from tilesmith.lab.judge.isolation.children import Child, Ended, Nursery
 from tilesmith.lab.judge.isolation.limits import Limits
 from tilesmith.lab.judge.isolation.sandbox import remove_folder
-from tilesmith.lab.judge.laying import BadOutput
 from tilesmith.lab.judge.recorded import Failure, Recorded, Recorder
 from tilesmith.lab.judge.replayed import Replayer
+from tilesmith.lab.judge.shared_values import BadOutput
 from tilesmith.lab.judge.sizing import sizes_of
 from tilesmith.lab.judge.tape_checks import findings, live_steps, mark_steps
 from tilesmith.lab.judge.task import Task, Trial
@@ -177,7 +177,7 @@ class _Judgement:
             raise Failure(Reason("syntax-error", "loads", f"syntax error: {error}", file=main, line=line)) from None
 
     def _prepare_builds(self) -> None:
-        """Let a candidate that builds extensions do so, where nvcc and a GPU are."""
+        """Let a candidate build its extensions if nvcc and a GPU are present."""
         if not self._candidate.builds_extensions:
             return
         self._missing = missing_tool(self._device)
@@ -195,7 +195,7 @@ class _Judgement:
 
     @contextmanager
     def _child(self, role: str, *, compiles: bool = False) -> Iterator[Child]:
-        """Start a child. All run what a candidate wrote, so all are confined, but for the one that uses the GPU."""
+        """Start a child process. All run code of a candidate and are confined, except the process on the GPU."""
         rules = self._task.rules
         limits = Limits(rules.seconds, rules.gigabytes)
         cache = cache_folder() if (compiles and role != "build") or role == "time" else None

@@ -13,8 +13,8 @@ from torch import Tensor
 from tilesmith.lab.judge.expected import Expected
 from tilesmith.lab.judge.isolation.arena import ALIGNMENT, aligned
 from tilesmith.lab.judge.isolation.children import Child
-from tilesmith.lab.judge.laying import BadOutput, lay, read_output, unchanged
 from tilesmith.lab.judge.recording.circumstances import inputs_in
+from tilesmith.lab.judge.shared_values import BadOutput, changed_tensors, lay, read_output
 from tilesmith.lab.judge.tape_checks import is_well_formed
 from tilesmith.lab.judge.task import Draw, Task, Trial
 from tilesmith.lab.judge.verdict import Reason
@@ -260,7 +260,7 @@ class Recorder:
         return dict(tape)  # type: ignore[arg-type]  # a dict, as is_well_formed says
 
     def _refuse_changes(self, inputs: Inputs) -> None:
-        changed = unchanged(self._laid, inputs, self._child.arena)
+        changed = changed_tensors(self._laid, inputs, self._child.arena)
         if changed and not self._task.rules.in_place:
             message = f"the candidate changes its input {changed[0]}"
             raise Failure(Reason("changes-input", "safe", message, "Write results to new memory."))

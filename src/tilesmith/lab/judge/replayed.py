@@ -12,7 +12,6 @@ from torch import Tensor
 
 from tilesmith.lab.judge.expected import Expected, Wrong
 from tilesmith.lab.judge.isolation.children import Child
-from tilesmith.lab.judge.laying import lay, read_output
 from tilesmith.lab.judge.recorded import (
     COTANGENT_SEED,
     COTANGENTS_AT,
@@ -25,6 +24,7 @@ from tilesmith.lab.judge.recorded import (
 from tilesmith.lab.judge.recording.circumstances import TURNED, inputs_in, lowered
 from tilesmith.lab.judge.replaying.memory import CONSTANT, INPUT
 from tilesmith.lab.judge.replaying.replay import digest
+from tilesmith.lab.judge.shared_values import lay, read_output
 from tilesmith.lab.judge.task import Draw, Task
 from tilesmith.lab.judge.verdict import Reason
 from tilesmith.spec import Inputs

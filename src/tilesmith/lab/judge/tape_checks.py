@@ -1,4 +1,4 @@
-"""What the judge concludes from a tape alone: which steps matter, who computes, and where kernels come from.
+"""Conclusions from a tape alone: the steps that matter, whether kernels or PyTorch compute, and the origin of kernels.
 
 The tape comes from the candidate's process and may be forged. A forged tape is still a program of kernels and
 operators: whatever it says is what the replay runs and what the verdict is about.

@@ -18,10 +18,10 @@ from tilesmith.lab.judge.candidate import Candidate
 from tilesmith.lab.judge.constructor_work import refuse_derived_weights
 from tilesmith.lab.judge.inverting import Start, turned_calls
 from tilesmith.lab.judge.isolation.children import Ended
-from tilesmith.lab.judge.laying import BadOutput
 from tilesmith.lab.judge.recorded import Failure, Recorded, Recorder
 from tilesmith.lab.judge.recording.circumstances import CIRCUMSTANCES, TURNED
 from tilesmith.lab.judge.replayed import Replayer
+from tilesmith.lab.judge.shared_values import BadOutput
 from tilesmith.lab.judge.sizing import Sizes, computation_of, launch_form, programs_of
 from tilesmith.lab.judge.task import SMALL, Draw, Task, Trial
 from tilesmith.lab.judge.timing.gpu_stage import placed_at
@@ -90,7 +90,7 @@ class Trying:
 
     @property
     def planned(self) -> int:
-        """How many trials there are, also where a failure ended the judgement."""
+        """The number of trials, also if a failure ended the judgement early."""
         return max(len(self.trials), len(self.judged))
 
     def _in_order(self) -> list[Trial]:

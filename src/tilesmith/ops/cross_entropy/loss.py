@@ -12,7 +12,7 @@ REDUCTIONS = ("mean", "sum", "none")
 
 
 def may_overwrite_kept(context: Any) -> bool:
-    """Inside a backward: whether nobody else can see what was kept, nor any later backward need it."""
+    """Whether this backward may overwrite its saved tensors: no other code sees them, no later backward needs them."""
     private = getattr(context, "outputs_are_private", False)  # not where PyTorch's dispatcher calls the kernels
     return private and not must_be_dispatched() and not torch._C._autograd._get_current_graph_task_keep_graph()
 

@@ -28,7 +28,7 @@ from tilesmith.ops.device.partial_sums import sum_partials_kernel
 
 
 class RowStatistics(NamedTuple):
-    """What dx of a row depends on beside the element itself: [ROWS, 1] each."""
+    """The statistics of a row that every element of dx needs: [ROWS, 1] each."""
 
     mean: Any
     inverse_deviation: Any  # r

@@ -86,7 +86,7 @@ def logits_in_chunks(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Ite
 
 
 class Logits(NamedTuple):
-    """What is done to the logits: times `scale`, then softcap · tanh(logits / softcap) where `softcap` is positive."""
+    """Changes of the logits: times `scale`, then softcap · tanh(logits / softcap) if `softcap` is positive."""
 
     softcap: float
     scale: float

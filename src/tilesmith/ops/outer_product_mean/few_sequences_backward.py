@@ -39,7 +39,7 @@ from tilesmith.ops.runtime.plan import Operand, Plan
 
 
 def is_for_few(a: Tensor, weight: Tensor | None) -> bool:
-    """Return whether this way can compute the gradients of such a call, with fewer flops."""
+    """Return whether these kernels can compute the gradients with fewer flops."""
     if weight is None or not is_possible(a, weight):
         return False
     batch, sequences, residues, channels = a.shape

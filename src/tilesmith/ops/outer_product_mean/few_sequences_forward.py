@@ -28,12 +28,12 @@ MOST_PROJECTED_B = 1 << 25  # elements of W · b, which may be far larger than t
 
 
 def is_possible(a: Tensor, weight: Tensor | None) -> bool:
-    """Return whether this way can compute such a call, whether it is less work or not."""
+    """Return whether these kernels can compute the call, faster or not."""
     return weight is not None and a.ndim == 4 and weight.ndim == 2 and must_be_exact(a)
 
 
 def is_for_few(a: Tensor, weight: Tensor | None) -> bool:
-    """Return whether this way can compute such a call, with fewer flops."""
+    """Return whether these kernels can compute the call with fewer flops."""
     if weight is None or not is_possible(a, weight):
         return False
     batch, sequences, residues, channels = a.shape

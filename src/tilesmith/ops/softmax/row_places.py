@@ -1,4 +1,9 @@
-"""Device functions that find the rows of a program, and the statistics of their parts, in memory."""
+"""Device functions of softmax's kernels: the addresses of a program's rows, and of the statistics of their parts.
+
+A program takes a group of ROWS rows. Rows are numbered in three nested loops (`ops/device/runs.py`): `inner_rows` rows
+with one stride, `outer_rows` such runs, and the rest; `strides` has the stride of each loop, from the outermost. A
+group of several rows lies in one run, and its last rows may not exist.
+"""
 
 import triton
 import triton.language as tl

@@ -35,7 +35,7 @@ def watching(session: Session) -> ExitStack:
 
 
 def pretended_device(options: InspectOptions) -> Device:
-    """Return the device that a program without a GPU is told it has."""
+    """Return the GPU that a program sees on a machine without one."""
     if options.device:
         return device(options.device)
     first = str(options.first_target)

@@ -14,7 +14,7 @@ from tilesmith.lab.inspect.tracing.trace import Trace
 
 @dataclass(frozen=True)
 class Effects:
-    """What a kernel writes, as far as traced: the names of arguments; None: unknown."""
+    """The arguments that the traced programs of a kernel write, by name; None if unknown."""
 
     written: frozenset[str] | None = None
     only_floats: bool = False

@@ -1,4 +1,4 @@
-"""What the followed programs of a launch show of precision: dots, sums, births of NaN, and error by line."""
+"""Precision of the traced programs of a launch: dots, sums, the first NaN, and the error of each line."""
 
 from __future__ import annotations
 

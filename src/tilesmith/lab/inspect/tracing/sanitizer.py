@@ -62,7 +62,7 @@ class Sanitizer:
         self.tiles: dict[tuple[str, int, str], list[int]] = {}  # by place: all tiles of a descriptor, those outside
 
     def incidents(self) -> Iterator[Incident]:
-        """Yield what was detected; of undefined lanes that do harm in some programs, only that."""
+        """Yield the findings. Undefined lanes that change a result in some program hide those that change none."""
         for (kind, *where), incident in self._incidents.items():
             if kind != "undefined" or ("harmful", *where) not in self._incidents:
                 yield incident

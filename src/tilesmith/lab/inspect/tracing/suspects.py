@@ -63,7 +63,7 @@ def suspects(launched: Launched, written: frozenset[str], has_atomics: bool) -> 
 
 
 class _Search:
-    """Which program last stored each element; suspicious programs as they turn up."""
+    """The program that last stored each element, and the suspicious programs found so far."""
 
     def __init__(self, grid: Program, tensors: dict[str, torch.Tensor], shared: set[str]) -> None:
         self.numbers: list[int] = []

@@ -60,7 +60,7 @@ class _Host:
             return {"error": described(error, str(self._folder / self._main)), "missing": missing}
 
     def ask(self, question: dict[str, Any]) -> Any:
-        """Let the judge do something, and perform what it asks for in the meantime."""
+        """Send the judge a request, and answer its own requests until its reply comes."""
         messages.send(self._channel, {"question": question})
         while True:
             told = messages.receive(self._channel)

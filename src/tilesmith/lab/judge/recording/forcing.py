@@ -23,7 +23,7 @@ _IN_TEST = (ast.Name, ast.Attribute, ast.Subscript)
 
 
 class Truths:
-    """Gives each marked expression its value, but for the one that is inverted."""
+    """Gives each marked expression its value, except the expression to invert."""
 
     def __init__(self) -> None:
         self.turned = ""  # the name of an expression

@@ -148,7 +148,7 @@ class DeviceMemory:
 
 
 class Exchange:
-    """What each launch of a run stored; in a later run, these results take the place of the launch's own."""
+    """The bytes that each launch of a run stored. A later run uses them in place of its own results."""
 
     def __init__(self) -> None:
         self._kept: list[dict[int, Tensor]] = []

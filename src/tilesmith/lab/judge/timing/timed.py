@@ -11,9 +11,9 @@ from torch import Tensor
 
 from tilesmith.lab.judge.expected import Expected, Wrong
 from tilesmith.lab.judge.isolation.children import Child, Ended
-from tilesmith.lab.judge.laying import lay, read_output
 from tilesmith.lab.judge.recorded import COTANGENTS_AT, Failure, Recorded, put_constants, same_structure
 from tilesmith.lab.judge.recording.circumstances import inputs_in
+from tilesmith.lab.judge.shared_values import lay, read_output
 from tilesmith.lab.judge.task import Draw, Task, TaskError
 from tilesmith.lab.judge.timing.fresh import FreshInputs, bytes_of, mixable, storages_in
 from tilesmith.lab.judge.timing.gpu_turns import alone_on_gpu

@@ -11,7 +11,7 @@ from tilesmith.ops.device.constants import LOG2_E
 
 
 class ScoreTile(NamedTuple):
-    """Where a tile of scores lies.
+    """The position of a tile of scores: its rows are queries, its columns keys.
 
     `rows` count queries from `query` on, `columns` count keys from `key` on. One is a column and the other a row, so
     that they broadcast to the tile. `place` is the sequence's, as `place_of` returns it.

@@ -208,7 +208,7 @@ def _splits(plan: Plan, problem: Problem, config: ChunkBiasConfig, sequences: in
 
 
 def _tiles_of_sums(problem: Problem, config: ChunkBiasConfig, sequences: int) -> int:
-    """Return the number of tiles of all biases of so many sequences."""
+    """Return the number of bias tiles of a given number of sequences."""
     tiles: int = triton.cdiv(problem.keys, config.BLOCK_KEYS) * triton.cdiv(problem.queries, config.BLOCK_QUERIES)
     biases: int = triton.cdiv(sequences, problem.sequences_per_bias)
     return biases * problem.heads * tiles

@@ -205,7 +205,7 @@ class Decode:
         return is_dense and 0 < problem.queries * problem.group <= MOST_ROWS
 
     def suits(self, problem: Problem) -> bool:
-        """Return whether there are so many more keys than queries that reading them takes all the time."""
+        """Return whether reading the keys dominates: there are many more keys than queries."""
         return problem.queries * 4 <= problem.keys
 
     def plan(self, problem: Problem) -> tuple[Operand, ...]:

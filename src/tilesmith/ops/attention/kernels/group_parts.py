@@ -1,7 +1,11 @@
-"""Split a group of query heads over programs: each writes dk and dv of its heads, and another kernel adds them up.
+"""Split a GQA group of query heads over several programs in the backward of attention.
 
-With GQA the program of a block of keys walks along the queries of every head that shares the keys. Few key heads and
-few blocks are then few programs, each with much to do.
+Without a split, the program of a block of keys loops over the queries of every head that shares the keys. Few key heads
+and few blocks then give few programs with long loops, and multiprocessors idle. With a split into parts, each program
+takes some heads of the group and writes their dk and dv to memory; `attention_add_parts_kernel` adds the parts.
+
+The planners of both backward kernels (`kernels/backward.py`, `hopper/backward_plan.py`) call the three functions in
+this order: `number_of_parts`, `with_parts`, and after their own launch `plan_sum_of_parts`.
 """
 
 from __future__ import annotations
@@ -47,7 +51,10 @@ class AddPartsConfig(Config):
 
 
 def number_of_parts(problem: Problem, programs: int, least_programs: int) -> int:
-    """Return into how many parts to split each group, so that at least so many programs run: a divisor of the group."""
+    """Return the smallest divisor of the group size that gives at least `least_programs` programs.
+
+    `programs` is their number without a split. Packed sequences and grids (q with five dimensions) are not split.
+    """
     if problem.packed or problem.per_member is not None:
         return 1
     group = max(problem.group, 1)
@@ -56,7 +63,7 @@ def number_of_parts(problem: Problem, programs: int, least_programs: int) -> int
 
 
 def with_parts(task: Gradients, parts: int) -> Gradients:
-    """Return the task with memory for dk and dv of every part; the task itself where there is one."""
+    """Return the task with new dk and dv that have a head for every part; with one part, the task itself."""
     if parts == 1:
         return task
     problem = task.problem
@@ -66,7 +73,7 @@ def with_parts(task: Gradients, parts: int) -> Gradients:
 
 
 def plan_sum_of_parts(task: Gradients, parted: Gradients, parts: int) -> None:
-    """Plan the sums of the parts' gradients; nothing where there is one."""
+    """Plan the kernel that adds the parts of `parted` to dk and dv of `task`; with one part, nothing."""
     if parts == 1:
         return
     problem = task.problem

@@ -182,7 +182,7 @@ def image_offsets(image, channel, row, column, strides):
 
 @triton.jit
 def known_multiples(strides, OF: tl.constexpr):
-    """Return strides that the compiler knows to be multiples of OF, all but the last. It detects only 16 by itself."""
+    """Return the strides, all but the last marked as multiples of OF. The compiler detects only multiples of 16."""
     return strides[0] // OF * OF, strides[1] // OF * OF, strides[2] // OF * OF, strides[3]
 
 

@@ -158,7 +158,7 @@ def parts_and_chunks(columns: int, element_bytes: int, config: ForwardConfig | B
 
 
 class _Wide(NamedTuple):
-    """How the backward goes through rows too wide for the usual number of elements a thread."""
+    """Warps and stages of the backward for rows too wide for the usual number of elements per thread."""
 
     columns: int  # at most
     warps: int

@@ -134,7 +134,7 @@ def _team_statistics(words, n_parts, mean, factor, n_columns, eps, CENTRE: tl.co
 
 
 class _Team(NamedTuple):
-    """How a team goes through rows."""
+    """The configuration of a team of programs."""
 
     chunks: int  # a program holds of a row, at most: vectors of 16 bytes for each thread
     programs: int  # per multiprocessor

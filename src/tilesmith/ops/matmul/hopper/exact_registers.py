@@ -73,7 +73,7 @@ class Work(NamedTuple):
 
 
 class Epilogue(NamedTuple):
-    """What follows the product, and the sizes of y."""
+    """The epilogue and the sizes of y."""
 
     bias_ptr: Any
     addend_ptr: Any

@@ -1,4 +1,4 @@
-"""What happens to a finished tile: y = act(z) + addend, z = sums · scales + bias.
+"""The epilogue of a tile: y = act(z) + addend, z = sums · scales + bias.
 
 Where a gradient needs z, the epilogue stores z beside y.
 

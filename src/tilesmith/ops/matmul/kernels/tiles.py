@@ -35,5 +35,5 @@ def batch_start(batch, inner_sizes, strides):
 
 @triton.jit
 def known_multiple(size, MULTIPLE: tl.constexpr):
-    """Return the size. The caller knows that it is such a multiple; now the compiler knows too."""
+    """Return the size, marked for the compiler as the multiple that the caller knows it to be."""
     return size // MULTIPLE * MULTIPLE

@@ -156,7 +156,7 @@ class StoredByTma(_ByTma[StoredByTmaConfig]):
 
 
 def _few_rows(problem: Problem, shared: TmaType, element_bytes: int) -> TmaType:
-    """Return tiles for up to 64 rows: reading b once takes all the time, so many bytes must be in flight.
+    """Return tiles for up to 64 rows. Reading b dominates, so the pipeline must keep many bytes in flight.
 
     Blocks have up to 16 KiB, and there are about two programs for each multiprocessor. Three stages are enough:
     16×8192×8192 took 34.5 µs on an H200, 39.9 with six. The smallest tile takes blocks twice as deep, 35.0 µs: with

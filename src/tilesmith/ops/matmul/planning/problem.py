@@ -18,7 +18,7 @@ from tilesmith.ops.runtime.plan import Operand, Plan
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What happens to the sums before they are stored: y = act(z) + addend, z = sums · scales + bias.
+    """The epilogue: y = act(z) + addend, z = sums · scales + bias.
 
     `z` is memory for the values before the activation, where a gradient needs them. `z` and `addend` have the strides
     of the result.

@@ -1,4 +1,8 @@
-"""Put a task's inputs into shared memory, and read a child's outputs back as plain bytes."""
+"""Copy a task's inputs into shared memory, and copy a candidate's outputs back.
+
+A candidate runs in a process of its own, a child of the judge. Both map the same memory, the arena. The judge sends the
+child plain values; a tensor among them is an offset in the arena with a dtype, sizes and strides.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +27,16 @@ class BadOutput(Exception):
 
 @dataclass
 class Laid:
-    """Inputs in an arena: encoded for the candidate, and the place and length of each storage."""
+    """Inputs in an arena."""
 
-    encoded: dict[str, Any] = field(default_factory=dict)
-    places: dict[str, tuple[int, int]] = field(default_factory=dict)
-    room: int = 0
-    shift: int = 0
+    encoded: dict[str, Any] = field(default_factory=dict)  # by name, as plain values for the child
+    places: dict[str, tuple[int, int]] = field(default_factory=dict)  # offset and length; by the offset without shift
+    room: int = 0  # the first free offset after the inputs
+    shift: int = 0  # bytes by which all storages are moved: no address may decide what a candidate launches
 
 
 def lay(values: Mapping[str, Any], arena: Arena, start: int = 0, shift: int = 0) -> Laid:
-    """Copy the storages of all tensors into the arena. Equal shapes lead to equal places, apart from the shift."""
+    """Copy the storages of all tensors into the arena from `start` on. Equal shapes get equal offsets, plus shift."""
     laid = Laid(room=aligned(start + shift), shift=aligned(shift))
     known: dict[int, int] = {}
 
@@ -59,7 +63,7 @@ def lay(values: Mapping[str, Any], arena: Arena, start: int = 0, shift: int = 0)
     return laid
 
 
-def unchanged(laid: Laid, values: Mapping[str, Any], arena: Arena) -> list[str]:
+def changed_tensors(laid: Laid, values: Mapping[str, Any], arena: Arena) -> list[str]:
     """Return the names of the tensors whose memory in the arena no longer holds the given values."""
     changed = []
     for name, value in values.items():
