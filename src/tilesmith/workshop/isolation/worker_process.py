@@ -46,7 +46,9 @@ def main() -> None:
     from tilesmith.workshop.isolation.outside_verdict import objection  # noqa: F401
     from tilesmith.workshop.quizzes import answers  # noqa: F401
 
-    torch.set_num_threads(1)  # a fork does not copy OpenMP's threads, so there must be none
+    # A fork does not copy OpenMP's threads, so there must be none. In a fork, one thread takes less time than several:
+    # the tensors of exercises are small.
+    torch.set_num_threads(1)
     if "warm" in sys.argv:
         _warm_up()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphans become children of this process, which can end them
@@ -197,9 +199,6 @@ def _check_and_exit(request: dict[str, Any], channel: socket.socket) -> NoReturn
     _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
     # At the time limit, the parent asks for a traceback with this signal.
     faulthandler.register(signal.SIGUSR1, all_threads=False)
-    import torch
-
-    torch.set_num_threads(os.cpu_count() or 1)
     try:
         messages.send(channel, {"answer": _checked(request, channel)})
         os._exit(0)
