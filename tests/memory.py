@@ -1,9 +1,12 @@
 """Measure memory over calls whose shapes change: `python tests/memory.py --route torch --json memory.json`.
 
-Each call draws an operator's arguments anew and computes gradients where there are any. On a GPU (`--route kernels`)
-a fixed list of operators runs with another number of rows in each call, because most drawn calls would compile a kernel
-of their own. After every hundredth part of the calls the script notes the process's memory, the number of Python's
-objects and the GPU's allocated bytes. `--plans` bounds each operator's plans, so that a short run fills them.
+Each call draws an operator's arguments anew and computes gradients where there are any. On a GPU a fixed list of
+operators runs with another number of rows in each call, because most drawn calls would compile a kernel of their own:
+`--route kernels` by our kernels alone, `--route auto` by whom `auto` chooses. `--route sdpa` calls PyTorch's own
+attention alone, another length in each call, and `--no-cudnn` keeps PyTorch from cuDNN. After every fiftieth part of
+the calls the script notes the process's memory, Python's objects, Triton's compiled kernels and the bytes of text and
+binaries that they hold, and the GPU's allocated bytes. `--plans` bounds each operator's plans, so that a short run
+fills them.
 """
 
 from __future__ import annotations
@@ -30,10 +33,11 @@ os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
 
 import torch
 from torch import Tensor
+from triton.compiler import CompiledKernel
 
 import tilesmith as ts
 
-SAMPLES = 100
+SAMPLES = 50
 # Modules that hold their own copy of the bound.
 WITH_PLANS = ("ops.runtime.kernels", "ops.runtime.composing.in_place", "ops.runtime.operator",
               "ops.matmul.internal.suitability", "models.llama.fused_layer")  # fmt: skip
@@ -72,6 +76,14 @@ def called_with_rows(number: int, device: str = "cuda") -> None:
     made.float().sum().backward()  # type: ignore[no-untyped-call]  # PyTorch ships it untyped
 
 
+def called_by_sdpa(number: int) -> None:
+    """Run PyTorch's attention with its gradients, with another length than in the 4,000 calls before."""
+    length = 1 + number * 211 % 4093
+    q, k, v = (torch.randn(1, 4, length, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    made = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    made.float().sum().backward()  # type: ignore[no-untyped-call]  # PyTorch ships it untyped
+
+
 def called_as_drawn(route: str) -> Callable[[int], None]:
     """Return a function that draws one call of one operator and runs it with its gradients."""
     from drawn.values import Draw
@@ -103,14 +115,20 @@ def bounded_plans(most: int) -> None:
 
 
 def sampled(call: Callable[[int], None], calls: int, until: float) -> Iterator[dict[str, int]]:
-    """Run the calls. Yield what the process holds after every hundredth of them."""
+    """Run the calls. Yield what the process holds after every fiftieth of them."""
     for number in range(calls):
         call(number)
         over = time.monotonic() > until
         if (number + 1) % max(calls // SAMPLES, 1) == 0 or over:
             gc.collect()
             _given_back()
-            held = {"calls": number + 1, "resident_bytes": _resident(), "objects": len(gc.get_objects())}
+            objects = gc.get_objects()
+            kernels = [one for one in objects if type(one) is CompiledKernel]
+            held = {
+                "calls": number + 1, **_resident(), "objects": len(objects), "kernels": len(kernels),
+                "bytes_in_kernels": sum(len(part) for one in kernels for part in one.asm.values()),
+            }  # fmt: skip
+            del objects, kernels
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
                 held["gpu_bytes"] = torch.cuda.memory_allocated()
@@ -119,8 +137,11 @@ def sampled(call: Callable[[int], None], calls: int, until: float) -> Iterator[d
             break
 
 
-def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def _resident() -> dict[str, int]:
+    """Return the process's resident bytes, and how many of them are of no file, such as what malloc returns."""
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    kilobytes = {name: int(fields[name].split()[0]) for name in ("VmRSS", "RssAnon")}
+    return {"resident_bytes": 1024 * kilobytes["VmRSS"], "anonymous_bytes": 1024 * kilobytes["RssAnon"]}
 
 
 def _given_back() -> None:
@@ -141,34 +162,50 @@ def growth(samples: list[dict[str, int]]) -> dict[str, float]:
     }
 
 
+def growth_after_start(samples: list[dict[str, int]]) -> dict[str, int]:
+    """Return, for each figure, by how much it grows after the first tenth of the run."""
+    first = samples[len(samples) // 10]
+    return {key: samples[-1][key] - first[key] for key in first}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--route", choices=["interpret", "torch", "kernels"], default="torch")
+    parser.add_argument("--route", choices=["interpret", "torch", *ON_GPU], default="torch")
     parser.add_argument("--calls", type=int, default=10_000)
+    parser.add_argument("--no-cudnn", action="store_true", help="keep PyTorch's attention from cuDNN")
     parser.add_argument("--plans", type=int, default=32, help="the most plans of one operator; 0: as shipped")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
     parser.add_argument("--json", type=Path, help="store the samples in this file, as they come")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    if options.route == "kernels" and not torch.cuda.is_available():
-        sys.exit("memory: --route kernels needs a GPU")
+    if options.route in ON_GPU and not torch.cuda.is_available():
+        sys.exit(f"memory: --route {options.route} needs a GPU")
     if options.plans:
         bounded_plans(options.plans)
-    call = called_with_rows if options.route == "kernels" else called_as_drawn(options.route)
+    torch.backends.cuda.enable_cudnn_sdp(not options.no_cudnn)
+    ts.use("triton" if options.route == "kernels" else "auto")
+    call = ON_GPU.get(options.route) or called_as_drawn(options.route)
     about: dict[str, Any] = {
-        "route": options.route, "plans": options.plans or "as shipped", "machine": _machine(),
-        "torch": torch.__version__, "commit": _commit(), "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "route": options.route, "cudnn": not options.no_cudnn, "plans": options.plans or "as shipped",
+        "machine": _machine(), "torch": torch.__version__, "commit": _commit(),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }  # fmt: skip
     samples: list[dict[str, int]] = []
     for one in sampled(call, options.calls, time.monotonic() + options.seconds):
         samples.append(one)
-        found = {**about, "calls": one["calls"], "growth_over_last_quarter": growth(samples), "samples": samples}
+        found = {**about, "calls": one["calls"], "growth_over_last_quarter": growth(samples)}
+        found |= {"growth_after_first_tenth": growth_after_start(samples), "samples": samples}
         if options.json:
             options.json.write_text(json.dumps(found, indent=1) + "\n")
         if len(samples) % 10 == 1:
             print(one, flush=True)
     print(f"{samples[-1]['calls']} calls; growth over the last quarter: {growth(samples)}")
     return 0
+
+
+ON_GPU: dict[str, Callable[[int], None]] = {
+    "kernels": called_with_rows, "auto": called_with_rows, "sdpa": called_by_sdpa,
+}  # fmt: skip
 
 
 def _machine() -> str:
@@ -179,7 +216,9 @@ def _machine() -> str:
 def _commit() -> str:
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:
-        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+        return (
+            os.environ.get("TILESMITH_COMMIT") or subprocess.run(command, capture_output=True, text=True).stdout.strip()
+        )
     except OSError:
         return ""
 

@@ -302,6 +302,22 @@ class TestFirstSight:
         assert seen == [("softmax", "forward"), ("softmax", "forward"), ("softmax", "backward")]
 
 
+def test_auto_bounds_the_shapes_of_attention_for_which_pytorch_keeps_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = operator("attention")
+    monkeypatch.setattr(Operator, "torch_computes", lambda *arguments: True)
+    monkeypatch.setattr(one, "_by_torch", set())
+    most = one.options.most_shapes_by_torch
+    assert most is not None
+
+    def by_torch(length: int) -> bool:
+        q = meta(1, 4, length, 64)
+        return one._torch_wins(one.completed(q=q, k=q, v=q))
+
+    assert [by_torch(length) for length in range(1, most + 3)] == [True] * most + [False, False]
+    assert by_torch(1), "a shape for which PyTorch has a plan already"
+    assert operator("softmax").options.most_shapes_by_torch is None, "PyTorch keeps nothing for a shape of softmax"
+
+
 MIXED = [name for name, spec in SPECS.items() if operator(name).options.returns == "all" and spec.differentiable]
 
 

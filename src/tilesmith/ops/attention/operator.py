@@ -29,6 +29,7 @@ from tilesmith.ops.runtime.precision import tf32_allowed
 
 LARGEST_HEAD = 256  # wider tiles exceed shared memory and registers
 LARGEST_EXACT_HEAD = 64
+MOST_SHAPES_BY_TORCH = 128  # PyTorch keeps a plan of cuDNN's for every shape, and frees none of them
 
 
 class Numbers(NamedTuple):
@@ -210,7 +211,8 @@ ATTENTION = Options(
 
 @operator(
     "attention", reference=reference, native=native, forward=forward, prepare=prepare,
-    save=save, gradient=gradient, options=replace(ATTENTION, complete=completed, sizes=sizes),
+    save=save, gradient=gradient,
+    options=replace(ATTENTION, complete=completed, sizes=sizes, most_shapes_by_torch=MOST_SHAPES_BY_TORCH),
 )  # fmt: skip
 def attention(
     q: Tensor,

@@ -28,7 +28,7 @@ from torch.nn import Parameter
 
 from tilesmith.ops.runtime import dispatch, tuning
 from tilesmith.ops.runtime.auto.first_sight import measure_once
-from tilesmith.ops.runtime.auto.sides import Direction, torch_computes
+from tilesmith.ops.runtime.auto.sides import Direction, signature, torch_computes
 from tilesmith.ops.runtime.autograd import apply_plain, autograd_function, once_differentiable, with_state
 from tilesmith.ops.runtime.kernels import MOST_PLANS, Kernels, is_transformed, look, must_be_dispatched
 from tilesmith.ops.runtime.kinds import Kinds
@@ -67,6 +67,7 @@ class Operator(Generic[P, R]):
         self._checking = check
         self._prepare = prepare
         self._runners: dict[Hashable, Callable[[Sequence[Any]], R]] = {}
+        self._by_torch: set[str] = set()  # signatures, where their number is bounded
         gradient, save = once_differentiable(name, gradient), with_state(save)
         self._function = autograd_function(name, save, gradient, private_outputs=options.private_outputs)
         self._apply_plain = apply_plain(self._function)
@@ -275,11 +276,18 @@ class Operator(Generic[P, R]):
         """Whether PyTorch computes the call. Its backward needs its forward, so the backward decides in training."""
         direction: Direction = "backward" if wants_gradient(arguments) else "forward"
         device = next(value.device for value in arguments if isinstance(value, Tensor))
-        if device.type == "cuda" and dispatch.state().measure:
+        most, shape = self.options.most_shapes_by_torch, signature(arguments, direction)
+        if most is not None and len(self._by_torch) >= most and shape not in self._by_torch:
+            return False
+        measures = device.type == "cuda" and dispatch.state().measure
+        if measures:
             directions: tuple[Direction, ...] = ("forward",) if direction == "forward" else ("forward", "backward")
             for one in directions:
                 measure_once(self.name, self._in_order, arguments, one)
-        return self.torch_computes(arguments, device, direction)
+        wins = self.torch_computes(arguments, device, direction)
+        if most is not None and (wins or measures):
+            self._by_torch.add(shape)
+        return wins
 
     def _torch_computes_forward(self, arguments: Sequence[Any]) -> bool:
         """Whether PyTorch computes the forward of a call whose backward is ours, which needs PyTorch's result alone."""

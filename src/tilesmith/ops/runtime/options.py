@@ -26,6 +26,8 @@ class Options:
     - `switches()`: settings outside the arguments that decide how a call runs, such as PyTorch's setting for tf32.
     - `sizes(*kernel_arguments)`: what decides whether PyTorch is faster. By default the sizes of all matrices, and all
       arguments that are whole numbers or strings.
+    - `most_shapes_by_torch`: `auto` leaves calls of at most this many looks to PyTorch, and all others to the kernels.
+      For functions of PyTorch that keep memory for every shape.
 
     What happens before the kernels run:
 
@@ -49,6 +51,7 @@ class Options:
     alternatives: Sequence[Alternative] = ()
     switches: Callable[[], Hashable] | None = None
     sizes: Callable[..., Sequence[object]] | None = None
+    most_shapes_by_torch: int | None = None
     complete: Callable[..., tuple[Any, ...]] | None = None
     autocasts: bool = False
     check_values: Callable[..., None] | None = None
