@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +13,22 @@ from torch import Tensor
 from drawn.references import layer_norm, linear, rms_norm, sigmoid, softmax
 
 Window = tuple[int, int]
+_units_of_lse = 0.0
+
+
+@contextmanager
+def rounded_lse(unit: float) -> Iterator[None]:
+    """Let all weights of a query have the relative error that lse has when it is kept with this relative precision.
+
+    Kernels keep lse for their backward, where a weight is exp(score − lse): with huge scores even a weight of one is
+    off, which no rounding of scores or weights shows.
+    """
+    global _units_of_lse
+    _units_of_lse = unit
+    try:
+        yield
+    finally:
+        _units_of_lse = 0.0
 
 
 def attended(
@@ -29,7 +46,8 @@ def attended(
         if bool((scores == -torch.inf).all()):  # sees nothing, or an infinite bias gives all that it sees no weight
             rows.append((scores.exp()[:, None] * v[visible]).sum(0))
             continue
-        rows.append((softmax(scores, 0)[:, None] * v[visible]).sum(0))
+        weights = softmax(scores, 0) * (1 + _units_of_lse * scores.detach().logsumexp(0).abs())
+        rows.append((weights[:, None] * v[visible]).sum(0))
     return torch.stack(rows) if rows else q * 1
 
 

@@ -154,7 +154,14 @@ def _differences(
             closer = closer or _variations(name, inputs, wanted, cotangents)
             if name in REASSOCIATED:
                 ours = ours.masked_fill(right.isnan() & ~ours.isfinite(), torch.nan)
-            problem = _wrong_even_so(ours, right, [one[what] for one in closer], _precision(inputs, ours))
+            precision = _precision(inputs, ours)
+            kept = 0.0
+            if what.startswith("gradient") and name in attention_references.REFERENCES:
+                computed = {PLAIN.get(one.dtype, one.dtype) for one in inputs.values() if _is_floating(one)}
+                with attention_references.rounded_lse(max(torch.finfo(dtype).eps for dtype in computed)):
+                    rounded = _evaluated(name, inputs, wanted, cotangents, torch.float64)[what]
+                kept = SPREADS * _distance(rounded, right)
+            problem = _wrong_even_so(ours, right, [one[what] for one in closer], precision, kept)
             if problem:
                 yield f"{what}: {problem}"
 
@@ -229,18 +236,29 @@ class _Varied(TorchDispatchMode):
         return made
 
 
-def _wrong_even_so(ours: Tensor, right: Tensor, closer: Sequence[Tensor | None], precision: float) -> str:
-    """Return what is wrong with a result even where the reference varies; nothing where rounding explains it."""
+def _distance(one: Tensor | None, right: Tensor) -> float:
+    """Return the largest difference among finite elements."""
+    one = torch.zeros_like(right) if one is None else one.double()
+    both = one.isfinite() & right.isfinite()
+    return (one - right)[both].abs().max().item() if bool(both.any()) else 0.0
+
+
+def _wrong_even_so(
+    ours: Tensor, right: Tensor, closer: Sequence[Tensor | None], precision: float, kept: float
+) -> str:  # fmt: skip
+    """Return what is wrong with a result even where the reference varies; nothing where rounding explains it.
+
+    `kept` is allowed besides: what the rounding of lse does.
+    """
     others = [one.double() if one is not None else torch.zeros_like(right) for one in closer]
     uncertain = torch.zeros_like(right, dtype=torch.bool)  # NaN or infinite in some variations
     spread = 0.0
     for one in others:
         unlike = (one.isfinite() != right.isfinite()) | (one.isnan() != right.isnan())
         uncertain |= unlike | (one.to(ours.dtype).isfinite() != right.to(ours.dtype).isfinite())
-        both = one.isfinite() & right.isfinite()
-        spread = max(spread, (one - right)[both].abs().max().item() if bool(both.any()) else 0.0)
+        spread = max(spread, _distance(one, right))
     unit = precision * _largest(right)
-    allowed = ROUNDINGS * unit + (SPREADS if spread < ILL_CONDITIONED * unit else SPREADS_OF_CANCELLED) * spread
+    allowed = kept + ROUNDINGS * unit + (SPREADS if spread < ILL_CONDITIONED * unit else SPREADS_OF_CANCELLED) * spread
     uncertain |= right.abs() + allowed > torch.finfo(ours.dtype).max
     apart = _apart(ours, right, allowed)
     if not bool((apart & ~uncertain).any()):
