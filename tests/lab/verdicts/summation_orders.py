@@ -16,6 +16,8 @@ from torch import Tensor
 from torch._decomp import core_aten_decompositions
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tilesmith.lab.rounding_model import layer_norm_in_steps
+
 aten = torch.ops.aten
 Terms = NDArray[Any]  # the last dimension is added up
 Order = Callable[[Terms], Terms]
@@ -140,9 +142,9 @@ class Summing(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch le
             return torch.from_numpy(np.ascontiguousarray(self._order(wide.numpy())))
 
 
-_COMPOSITES = ("_softmax", "_log_softmax", "native_layer_norm", "var", "logsumexp")
+_COMPOSITES = ("_softmax", "_log_softmax", "native_layer_norm_backward", "var", "logsumexp")
 DECOMPOSED = {
     func: decomposed
     for func, decomposed in core_aten_decompositions().items()  # type: ignore[no-untyped-call]  # PyTorch leaves it so
     if any(func.overloadpacket.__name__.startswith(name) for name in _COMPOSITES)
-}
+} | {aten.native_layer_norm.default: layer_norm_in_steps}  # PyTorch's core has no decomposition of it

@@ -63,6 +63,16 @@ def test_errors_of_few_elements_differ_between_draws() -> None:
     assert refusals(Problem(spec, large_scores, torch.float16, 7000098))[1] == []
 
 
+@pytest.mark.parametrize(
+    ("case", "dtype", "seed"), [("far-from-zero", "float32", 9000006), ("one-column", "float16", 9000001)]
+)
+def test_norm_of_pytorch_allows_the_rounding_of_its_mean(case: str, dtype: str, seed: int) -> None:
+    """In every order of sums: the exercise's reference is one call of layer_norm, whose steps the model must round."""
+    spec = subject("exercise layer-norm")
+    chosen = next(one for one in spec.cases if one.name == case)
+    assert refusals(Problem(spec, chosen, getattr(torch, dtype), seed))[1] == []
+
+
 class Approximated(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch leaves it so
     """Compute a function as a library may: off by three and a half roundings of its largest value."""
 
