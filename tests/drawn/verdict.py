@@ -30,7 +30,8 @@ EXACT = frozenset({"max_pool2d", "transpose"})  # these copy elements, and may n
 # Whether a gradient passes a ReLU at NaN is a convention, and so is zero times NaN in the gradient of a weight.
 ONLY_FINITE_GRADIENTS = frozenset({"transition", "rms_norm_relu", "matmul", "attention_update", "triangle_multiply",
                                    "fold.triangle_multiplicative_update", "fold.attention_pair_bias"})  # fmt: skip
-# These apply a weight to one factor first: a sum of infinities of both signs, NaN, may become one infinity.
+# These apply a weight to one factor first: a sum of infinities of both signs, NaN, may become one infinity. Where a
+# mean is too large for the dtype, so that the projection of the mean is infinite in PyTorch, it may be infinite too.
 REASSOCIATED = frozenset({"outer_product_mean"})
 # Where variations change a result by this many units, terms cancel. Kernels that compute part of the forward again in
 # the backward round it in another way there, so that less cancels: as many more spreads are allowed.
@@ -154,6 +155,9 @@ def _differences(
             closer = closer or _variations(name, inputs, wanted, cotangents)
             if name in REASSOCIATED:
                 ours = ours.masked_fill(right.isnan() & ~ours.isfinite(), torch.nan)
+                own = _evaluated(name, inputs, wanted, cotangents, ours.dtype)[what]
+                if own is not None:
+                    ours = torch.where(ours.isfinite() | own.isfinite(), ours, right.to(ours.dtype))
             precision = _precision(inputs, ours)
             kept = 0.0
             if what.startswith("gradient") and name in attention_references.REFERENCES:

@@ -333,3 +333,28 @@ def test_rows_of_equal_elements_give_the_bias(columns: int, expanded: bool) -> N
         y.backward(torch.randn(y.shape))  # type: ignore[no-untyped-call]  # PyTorch leaves it so
     assert weight.grad is not None
     assert (weight.grad == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", ["edge_norm", "transition", "attention_update", "triangle_multiply", "by chunks"])
+def test_operators_with_a_norm_take_rows_of_equal_elements_as_rows_of_zeros(name: str, dtype: torch.dtype) -> None:
+    """On every route: a rounded mean would leave what √eps divides."""
+    spec = SPECS["triangle_multiply" if name == "by chunks" else name]
+    inputs = spec.inputs(spec.case("odd"), dtype, "cpu")
+    inputs |= {"chunk": 1, "mask": None} if name == "by chunks" else {}
+    first = next(iter(inputs))
+    shape = inputs[first].shape
+    equal = (7.7 * torch.randn(*shape[:-1], 1)).to(dtype).expand(shape).contiguous()
+
+    def computed(rows: Tensor) -> tuple[Tensor, Tensor]:
+        weight = inputs["norm_weight"].detach().requires_grad_()
+        made = spec.op(**{**inputs, first: rows, "norm_weight": weight, "eps": 1e-6})
+        outputs = list(made) if isinstance(made, tuple) else [made]
+        (gradient,) = torch.autograd.grad(outputs, [weight], [torch.ones_like(one) for one in outputs])
+        return outputs[0].detach(), gradient
+
+    for route in ("interpret", "torch"):
+        with ts.use(route):
+            (found, gradient), (zero, _) = computed(equal), computed(torch.zeros_like(equal))
+        assert torch.equal(found, zero), route
+        assert gradient.eq(0).all(), route

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tilesmith.ops.edge_norm.plans import backward, forward
+from tilesmith.ops.layer_norm.operator import native as layer_norm
 from tilesmith.ops.runtime.arguments import (
     require_flag,
     require_floating,
@@ -32,7 +33,7 @@ def reference(
     transposed: bool = False,
     eps: float = 1e-5,
 ) -> tuple[Tensor, Tensor]:
-    xn = F.layer_norm(x, x.shape[-1:], norm_weight, norm_bias, eps)
+    xn = layer_norm(x, norm_weight, norm_bias, eps)
     edges = F.linear(xn, edge_weight)
     return xn, edges.permute(0, 3, 2, 1) if transposed else edges.permute(0, 3, 1, 2)
 

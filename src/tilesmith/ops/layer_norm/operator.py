@@ -31,13 +31,25 @@ def native(x: Tensor, weight: Tensor | None, bias: Tensor | None = None, eps: fl
     if len(dtypes) == 1 and not is_on_cpu:
         return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
     wide = reduce(torch.promote_types, dtypes, torch.float32)  # PyTorch's own takes one dtype only
-    centred = x.to(wide)
-    # On CPUs PyTorch returns x/σ − mean/σ, which rounds large equal terms: a constant row would not become zero. A
-    # shift changes neither the result nor its gradient. The second one subtracts what the first mean's rounding left.
-    for _ in range(2 if is_on_cpu else 0):
-        centred = centred - centred.detach().mean(-1, keepdim=True).nan_to_num(0.0, 0.0, 0.0)
     weight, bias = (one if one is None else one.to(wide) for one in (weight, bias))
-    return F.layer_norm(centred, x.shape[-1:], weight, bias, eps).to(x.dtype)
+    return F.layer_norm(shifted(x.to(wide)), x.shape[-1:], weight, bias, eps).to(x.dtype)
+
+
+def shifted(x: Tensor) -> Tensor:
+    """Return rows with the same norm and the same gradient of it, from which PyTorch's norm rounds less on CPUs.
+
+    PyTorch returns x/σ − mean/σ there, which rounds large equal terms: a constant row would not become zero. The
+    second shift subtracts what the rounding of the first mean left. On GPUs the rows are returned as they are.
+    """
+    for _ in range(2 if x.device.type == "cpu" else 0):
+        x = x - _mean(x.detach()).nan_to_num(0.0, 0.0, 0.0)
+    return x
+
+
+def _mean(x: Tensor) -> Tensor:
+    """Return the mean of each row; of equal elements the element itself, which a sum would round."""
+    first = x[..., :1]
+    return torch.where((x == first).all(-1, keepdim=True), first, x.mean(-1, keepdim=True))
 
 
 def prepare(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Any, ...]:

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from tilesmith.ops.layer_norm.backward import backward as norm_backward
 from tilesmith.ops.layer_norm.forward import forward as norm_forward
-from tilesmith.ops.layer_norm.operator import layer_norm
+from tilesmith.ops.layer_norm.operator import layer_norm, shifted
 from tilesmith.ops.matmul import matmul
 from tilesmith.ops.runtime import dispatch
 from tilesmith.ops.runtime.composing.without_autocast import without_autocast
@@ -78,19 +78,29 @@ class Norm(Layer):
         if dispatch.kernels_can_run(x):
             y, *statistics = norm_forward(x, self.weight, self.bias, self.eps, True)
         else:
-            y, *statistics = torch.native_layer_norm(x, x.shape[-1:], self.weight, self.bias, self.eps)
+            rows, weight, bias = self._for_torch(x)
+            y, *statistics = torch.native_layer_norm(rows, x.shape[-1:], weight, bias, self.eps)
+            y = y.to(x.dtype)
         return y, tuple(statistics)
 
     def gradient(self, dy: Tensor, x: Tensor, statistics: tuple[Tensor, ...]) -> Tensor:
         if dispatch.kernels_can_run(x):
             dx, dweight, dbias = norm_backward(dy, x, self.weight, self.bias, *statistics, True, True)
         else:
+            rows, weight, bias = self._for_torch(x)
             dx, dweight, dbias = torch.ops.aten.native_layer_norm_backward(
-                dy, x, x.shape[-1:], *statistics, self.weight, self.bias, [True, True, True]
+                dy.to(rows.dtype), rows, x.shape[-1:], *statistics, weight, bias, [True, True, True]
             )
+            dx = dx.to(x.dtype)
         self.dweight += dweight
         self.dbias += dbias
         return dx  # type: ignore[no-any-return]  # neither is typed
+
+    def _for_torch(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return rows, weight and bias of a norm by PyTorch. On CPUs constant rows are exact in single precision."""
+        dtype = torch.promote_types(x.dtype, torch.float32) if x.device.type == "cpu" else x.dtype
+        assert self.bias is not None
+        return shifted(x.to(dtype)), self.weight.to(dtype), self.bias.to(dtype)
 
 
 class Factor:

@@ -86,10 +86,14 @@ def store_channels(starts, x, j, columns, n_residues, n_columns, channel_stride)
 
 @triton.jit
 def load_statistics(rows, columns, n_columns, eps, COMPUTE: tl.constexpr):
-    """Return the mean of each row and 1 / its deviation, both [ROWS, 1]."""
-    x = load_rows(rows, columns, n_columns).to(COMPUTE)  # [ROWS, COLUMNS]
+    """Return the mean of each row and 1 / its deviation, both [ROWS, 1]. The mean of equal elements is exact."""
+    loaded = load_rows(rows, columns, n_columns)  # [ROWS, COLUMNS]
+    x = loaded.to(COMPUTE)
+    in_row = (columns < n_columns)[None, :]
     mean = (tl.sum(x, axis=1) / n_columns)[:, None]  # [ROWS, 1]
-    centred = tl.where((columns < n_columns)[None, :], x - mean, 0.0)  # [ROWS, COLUMNS]
+    if loaded.dtype == COMPUTE:  # add what rounding left; the sum of equal elements of 16 bits is exact
+        mean += (tl.sum(tl.where(in_row, x - mean, 0.0), axis=1) / n_columns)[:, None]
+    centred = tl.where(in_row, x - mean, 0.0)  # [ROWS, COLUMNS]
     return mean, tl.rsqrt(tl.sum(centred * centred, axis=1) / n_columns + eps)[:, None]
 
 
