@@ -29,7 +29,8 @@ from tilesmith.ops.runtime.precision import tf32_allowed
 
 LARGEST_HEAD = 256  # wider tiles exceed shared memory and registers
 LARGEST_EXACT_HEAD = 64
-MOST_SHAPES_BY_TORCH = 128  # PyTorch keeps a plan of cuDNN's for every shape, and frees none of them
+# PyTorch keeps plans of cuDNN's for every shape, 4.3 MB for forward and backward, and frees none of them.
+MOST_SHAPES_BY_TORCH = 128
 
 
 class Numbers(NamedTuple):
