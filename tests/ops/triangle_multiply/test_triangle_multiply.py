@@ -165,18 +165,20 @@ def test_single_channel_matches_reference(mode: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "residues", "tf32", "in_whole_products"),
+    ("dtype", "residues", "channels", "tf32", "in_whole_products"),
     [
-        (torch.float32, 64, False, True),
-        (torch.float32, 32, False, False),
-        (torch.float32, 64, True, False),
-        (torch.bfloat16, 64, False, False),
+        (torch.float32, 64, 128, False, True),
+        (torch.float32, 65, 64, False, True),
+        (torch.float32, 5, 128, False, True),
+        (torch.float32, 64, 64, False, False),
+        (torch.float32, 64, 128, True, False),
+        (torch.bfloat16, 64, 128, False, False),
     ],
 )
-def test_large_exact_float32_uses_separate_gemms(
-    dtype: torch.dtype, residues: int, tf32: bool, in_whole_products: bool
+def test_exact_float32_that_is_large_or_wide_uses_separate_gemms(
+    dtype: torch.dtype, residues: int, channels: int, tf32: bool, in_whole_products: bool
 ) -> None:
-    given = made(residues, channels=128, hidden=128)
+    given = made(residues, channels=channels, hidden=channels)
     del given["direction"]
     moved = {name: one.to("meta", dtype if _is_floating(one) else None) for name, one in given.items()}
     before = torch.get_float32_matmul_precision()

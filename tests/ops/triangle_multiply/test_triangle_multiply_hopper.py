@@ -96,8 +96,8 @@ class TestForms:
     @pytest.mark.parametrize(
         "other",
         [
-            {"dtype": torch.float16}, {"dtype": torch.float32, "residues": 32}, {"channels": 64}, {"hidden": 64},
-            {"residues": hopper_launch.LEAST_RESIDUES - 1},
+            {"dtype": torch.float16}, {"dtype": torch.float32, "residues": 32, "channels": 64}, {"channels": 64},
+            {"hidden": 64}, {"residues": hopper_launch.LEAST_RESIDUES - 1},
         ],
         ids=str,
     )  # fmt: skip
