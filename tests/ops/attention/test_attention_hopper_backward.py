@@ -66,7 +66,6 @@ class TestWhoComputes:
         [
             {"dtype": torch.float32, "head": 64},
             {"head": 32},
-            {"head": 256},
             {"head": 100},
             {"queries": backward_plan.LEAST_LENGTH - 1},
             {"keys": backward_plan.LEAST_LENGTH - 1},
@@ -74,7 +73,6 @@ class TestWhoComputes:
         ids=[
             "single-precision",
             "narrow-heads",
-            "wide-heads",
             "rows-of-no-whole-units",
             "few-queries",
             "few-keys",

@@ -14,6 +14,7 @@ from tilesmith.ops.attention.kernels.backward_by_chunks import ChunkedBackward
 from tilesmith.ops.attention.kernels.decode import Decode
 from tilesmith.ops.attention.kernels.forward import PortableForward
 from tilesmith.ops.attention.kernels.short import ShortBackward, ShortForward
+from tilesmith.ops.attention.kernels.wide_heads import WideHeadsBackward, WideHeadsForward
 from tilesmith.ops.attention.problem import Gradients, Problem
 from tilesmith.ops.runtime.forms import Form, first_form
 from tilesmith.ops.runtime.plan import Operand
@@ -22,12 +23,14 @@ FORWARD: list[Form[Problem, tuple[Operand, ...]]] = [
     Decode(),  # few queries, many keys: the keys are split over programs
     HopperForward(),  # Hopper, half precision, long sequences
     ShortForward(),  # up to 64 queries and keys
+    WideHeadsForward(),  # TMA, half precision, heads of more than 128 elements
     PortableForward(),  # every problem, on every GPU and in the interpreter
 ]
 BACKWARD: list[Form[Gradients, tuple[Operand, ...]]] = [
     ShortBackward(),  # up to 64 queries and keys
     ChunkedBackward(),  # sequences that share a bias with a gradient, some sequences at a time
     HopperBackward(),  # Hopper, half precision, long sequences
+    WideHeadsBackward(),  # TMA, half precision, heads of more than 128 elements
     PortableBackward(),  # every problem, on every GPU and in the interpreter
 ]
 

@@ -207,12 +207,14 @@ class Problem:
         tensors = {"q": self.q, "k": self.k, "v": self.v, **others}
         tensors = {name: tensors[name] for name in rows}
         arguments: dict[str, object] = {f"{name}_strides": self.strides(one) for name, one in tensors.items()}
-        if described and all(tensor.describable() for tensor in tensors.values()):
+        in_units = all(tensor.describable() for tensor in tensors.values())
+        if described and in_units:
             walk = "packed" if self.packed else "described"
         else:
             steps = [(rows[name], self.strides(one)) for name, one in tensors.items()]
             furthest = max(count * strides[-2] + self.head_block * strides[-1] for count, strides in steps)
-            walk = "near" if furthest < 2**31 else "far"
+            known = all(stride % 16 == 0 for _, strides in steps for stride in strides[:-1])
+            walk = "far" if furthest >= 2**31 else "aligned" if in_units and not known else "near"
         for name, tensor in tensors.items():
             block = (*(1,) * (len(tensor.shape) - 2), rows[name], self.head_block)
             arguments[f"{name}_ptr"] = tensor.descriptor(block) if walk == "described" else tensor

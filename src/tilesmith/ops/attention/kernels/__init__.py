@@ -12,5 +12,6 @@ Files, in reading order:
 - `decode.py`: the forward for few queries and many keys.
 - `short.py`: forward and backward for up to 64 queries and keys.
 - `delta.py`: δ in a kernel of its own.
+- `wide_heads.py`: forward and backward for heads of more than 128 elements, where TMA loads tiles.
 - `backward_by_chunks.py`: the backward for sequences that share a bias.
 """
