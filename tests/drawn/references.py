@@ -229,11 +229,14 @@ def _pooling(
 def _max_pool2d(
     x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
 ) -> Tensor:  # fmt: skip
-    places = _pooling(_as_batch(x), kernel_size, stride, padding, dilation, ceil_mode, float("-inf"))
-    best: Tensor | None = None
-    for place in places:
-        best = place if best is None else torch.where((place > best) | place.isnan(), place, best)
-    assert best is not None
+    windows = kernel_size, stride, padding, dilation, ceil_mode
+    places = _pooling(_as_batch(x), *windows, float("-inf"))
+    exist = _pooling(torch.ones_like(_as_batch(x)), *windows, 0.0)
+    best = next(places)
+    found = next(exist) > 0  # an element of the image: of −∞ and −∞ around the image, the image's is the largest
+    for place, exists in zip(places, exist, strict=True):
+        better = (place > best) | place.isnan() | ((exists > 0) & ~found)
+        best, found = torch.where(better, place, best), found | (exists > 0)
     return best if x.ndim == 4 else best[0]
 
 

@@ -165,13 +165,15 @@ def declared_kernels() -> set[str]:
     return {one.__name__ for one in functions if isinstance(one, JITFunction) and one.__name__.endswith("_kernel")}
 
 
-# Only patched models launch the first two, only norms of large odd rows the third, only long odd grids the fourth, and
-# only norms of wide rows whose columns are apart in memory the others; other tests compile them.
+# Only patched models launch the first two, only norms of large odd rows the third, only long odd grids the fourth, only
+# norms of wide rows whose columns are apart in memory the next ones, and only heads of more than 128 elements the last;
+# other tests compile them.
 ELSEWHERE = {
     "gated_forward_hopper_kernel", "gated_backward_hopper_kernel", "norm_parameter_copies_kernel",
     "aligned_bias_kernel", "fully_masked_kernel",
     "rms_norm_row_statistics_kernel", "rms_norm_backward_tiles_kernel",
     "layer_norm_row_statistics_kernel", "layer_norm_backward_tiles_kernel",
+    "attention_wide_forward_kernel", "attention_wide_dq_kernel", "attention_wide_key_gradient_kernel",
 }  # fmt: skip
 
 

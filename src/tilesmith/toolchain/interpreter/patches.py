@@ -77,8 +77,7 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         self.options = InterpreterOptions(sanitize_overflow=False, allowed_dot_input_precisions=SINGLE_PRECISIONS)
         self.grid_idx: Program = (0, 0, 0)
         self.operation_names = tuple(name for name in dir(self) if name.startswith("create_"))
-        self.undefined = UndefinedLanes(self)
-        self.hints = Hints(self)
+        self.undefined, self.hints = UndefinedLanes(self), Hints(self)
 
     # Casts
 
