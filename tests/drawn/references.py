@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
@@ -11,6 +12,22 @@ import torch
 from torch import Tensor
 
 Pair = tuple[int, int]
+_units_of_mean = 0.0
+
+
+@contextmanager
+def rounded_mean(unit: float) -> Iterator[None]:
+    """Let the mean of a layer norm have this relative error; the mean of equal elements stays exact.
+
+    Kernels subtract a mean that is rounded to their precision. The reference subtracts the first element before, so
+    that its own mean of nearly equal elements is far more precise.
+    """
+    global _units_of_mean
+    _units_of_mean = unit
+    try:
+        yield
+    finally:
+        _units_of_mean = 0.0
 
 
 def sigmoid(x: Tensor) -> Tensor:
@@ -24,7 +41,10 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tens
 
 def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     apart = x - x[..., :1].detach()  # equal elements are their mean, without rounding
+    differ = apart.detach().any(-1, keepdim=True)
     apart = apart - apart.sum(-1, keepdim=True) / x.shape[-1]
+    if _units_of_mean:
+        apart = apart - _units_of_mean * differ * x.detach().abs().sum(-1, keepdim=True) / x.shape[-1]
     normed = apart / ((apart * apart).sum(-1, keepdim=True) / x.shape[-1] + eps).sqrt()
     normed = normed if weight is None else normed * weight
     return normed if bias is None else normed + bias

@@ -159,12 +159,12 @@ def _differences(
                 if own is not None:
                     ours = torch.where(ours.isfinite() | own.isfinite(), ours, right.to(ours.dtype))
             precision = _precision(inputs, ours)
-            kept = 0.0
-            if what.startswith("gradient") and name in attention_references.REFERENCES:
-                computed = {PLAIN.get(one.dtype, one.dtype) for one in inputs.values() if _is_floating(one)}
-                with attention_references.rounded_lse(max(torch.finfo(dtype).eps for dtype in computed)):
-                    rounded = _evaluated(name, inputs, wanted, cotangents, torch.float64)[what]
-                kept = SPREADS * _distance(rounded, right)
+            computed = {PLAIN.get(one.dtype, one.dtype) for one in inputs.values() if _is_floating(one)}
+            unit = max(torch.finfo(dtype).eps for dtype in computed)
+            of_lse = unit if what.startswith("gradient") else 0.0  # only the backward reads lse
+            with references.rounded_mean(unit), attention_references.rounded_lse(of_lse):
+                rounded = _evaluated(name, inputs, wanted, cotangents, torch.float64)[what]
+            kept = SPREADS * _distance(rounded, right)
             problem = _wrong_even_so(ours, right, [one[what] for one in closer], precision, kept)
             if problem:
                 yield f"{what}: {problem}"
@@ -252,7 +252,7 @@ def _wrong_even_so(
 ) -> str:  # fmt: skip
     """Return what is wrong with a result even where the reference varies; nothing where rounding explains it.
 
-    `kept` is allowed besides: what the rounding of lse does.
+    `kept` is allowed besides: what the rounding of lse and of a norm's mean does.
     """
     others = [one.double() if one is not None else torch.zeros_like(right) for one in closer]
     uncertain = torch.zeros_like(right, dtype=torch.bool)  # NaN or infinite in some variations
