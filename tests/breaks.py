@@ -82,6 +82,13 @@ BREAKS = [
         "tests/ops/attention/test_attention_wide_heads.py -k whole_units",
     ),
     Break(
+        "bench changes the inputs of calls that do not follow",
+        "lab/bench/measuring/timing.py",
+        "stir([places[0]])",
+        "stir(places)",
+        "tests/lab/bench/test_timed_calls.py -k match_their_inputs",
+    ),
+    Break(
         "the predicted time forgets that a load is waited for",
         "lab/inspect/metrics/predicted_time.py",
         "            self.time.cycles = self._ready[last]",

@@ -6,10 +6,12 @@ import random
 
 import pytest
 import torch
+from fake_stopwatch import FakeStopwatch
 from torch import Tensor
 
 from tilesmith.lab.bench.measuring.correctness_gate import judge_outputs
 from tilesmith.lab.bench.measuring.timed_calls import TimedCalls
+from tilesmith.lab.bench.measuring.timing import Rotation, measure
 from tilesmith.spec import Case, Spec
 
 MODES = pytest.mark.parametrize("mode", ["fwd", "bwd", "both"])
@@ -63,7 +65,7 @@ def test_stirred_inputs_change_and_stay_known(mode: str) -> None:
     made.refresh()
     before = [one.clone() for one in made.sets[2].values.values()]
     for _ in range(9):
-        made.stir()
+        made.stir(range(3))
         for place in range(3):
             for name, value in made.expected(place).values.items():
                 assert torch.equal(value, made.sets[place].values[name]), (mode, name)
@@ -71,6 +73,20 @@ def test_stirred_inputs_change_and_stay_known(mode: str) -> None:
     for one, (name, value) in zip(before, after.items(), strict=True):
         assert torch.equal(one.sort().values, value.sort().values)
         assert torch.equal(one, value) == (mode == "bwd" and name == "x"), name
+
+
+@pytest.mark.parametrize("captures", [True, False], ids=["graph", "events"])
+def test_outputs_of_timed_calls_match_their_inputs(captures: bool) -> None:
+    """Without a graph, calls of other input sets follow: an output must stay that of its own inputs."""
+    made = timed("fwd")
+    made._chance = random.Random(3)
+    stopwatch = FakeStopwatch(call_ms=5.0, captures=captures)
+    made.function = lambda x: (stopwatch.spend(), x * 2)[1]
+    made.add_sets(3)
+    measured = measure(stopwatch, made.calls, Rotation(3), made.refresh, made.stir)
+    for place, (output,) in enumerate(measured.outputs):
+        assert torch.equal(output, 2 * made.expected(place).arguments["x"])
+    assert judge_outputs(made, measured.outputs).wrong is None
 
 
 def test_call_that_skips_its_work_on_some_sets_is_refused() -> None:

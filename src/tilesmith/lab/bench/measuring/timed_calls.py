@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -71,7 +71,7 @@ class TimedCalls:
         self.calls: list[Call] = []
         self._refreshed = False
         self._chance = random.Random()
-        self._swaps: list[tuple[float, float]] = []  # since the values were last set
+        self._swaps: dict[int, list[tuple[float, float]]] = {}  # of each input set, since its values were last set
 
     def add_sets(self, number: int) -> None:
         """Create input sets with different values, and a call for each."""
@@ -94,7 +94,7 @@ class TimedCalls:
         A backward alone uses what its forward saved, so only the cotangents can change there.
         """
         self._refreshed = True
-        self._swaps = []
+        self._swaps = {}
         for place, one in enumerate(self.sets):
             fresh = self.expected(place)
             held, new = (one.cotangents, fresh.cotangents)
@@ -104,14 +104,16 @@ class TimedCalls:
                 if isinstance(value, Tensor):
                     value.copy_(fresh_value)
 
-    def stir(self) -> None:
-        """Swap two elements of every floating-point input, so that a kernel cannot keep results of the last replay.
+    def stir(self, places: Iterable[int]) -> None:
+        """Swap two elements of every floating-point input of these sets: results of the last replay become wrong.
 
         Of a backward alone only the cotangents change, as in `refresh`.
         """
         one, other = self._chance.random(), self._chance.random()
-        self._swaps.append((one, other))
-        flat = [tensor.view(-1) for made in self.sets for tensor in self._stirred(made)]
+        chosen = list(places)
+        for place in chosen:
+            self._swaps.setdefault(place, []).append((one, other))
+        flat = [tensor.view(-1) for place in chosen for tensor in self._stirred(self.sets[place])]
         pairs = [(int(one * tensor.numel()), int(other * tensor.numel())) for tensor in flat]
         first = [tensor[at : at + 1] for tensor, (at, _) in zip(flat, pairs, strict=True)]
         second = [tensor[at : at + 1] for tensor, (_, at) in zip(flat, pairs, strict=True)]
@@ -127,7 +129,7 @@ class TimedCalls:
             fresh = self._input_set(len(self.sets) + place)
             made = InputSet(made.arguments if self.mode == "bwd" else fresh.arguments, fresh.cotangents)
         for tensor in self._stirred(made):
-            places, sources = _swapped(self._swaps, tensor.numel())
+            places, sources = _swapped(self._swaps.get(place, ()), tensor.numel())
             flat = tensor.view(-1)
             flat[places] = flat[sources]
         return made

@@ -9,9 +9,9 @@ work once for each call that it is credited with. `Stopwatch` hides the GPU.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import cycle
 from statistics import median, quantiles
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from torch import Tensor
 Outputs = tuple[Tensor, ...]
 Call = Callable[[], Outputs]
 Action = Callable[[], object]
+Stir = Callable[[Iterable[int]], None]  # takes the places of input sets
 
 CACHES_FILLED = 2  # size of all input sets in multiples of L2
 MOST_SETS = 256
@@ -104,13 +105,14 @@ def measure(
     calls: Sequence[Call],
     rotated: Rotation,
     refresh: Callable[[], None] = lambda: None,
-    stir: Callable[[], None] = lambda: None,
+    stir: Stir = lambda places: None,
 ) -> Measured:
     """Time calls that do the same work on different inputs.
 
     Two rounds are timed; their difference gives the noise. `refresh` runs between them and may change the inputs: the
     outputs are those of the second round, so a result cached in the first is detected. `stir` runs before every timed
-    replay and may change the inputs a little: a kernel that finds its inputs unchanged could skip its work.
+    replay and may change the input sets of its calls a little: a kernel that finds its inputs unchanged could skip its
+    work.
     """
     for call in calls:
         call()
@@ -144,9 +146,7 @@ class _Run:
     outputs: list[Outputs | None]
 
 
-def _prepared(
-    stopwatch: Stopwatch, calls: Sequence[Call], rotated: Rotation, stir: Callable[[], None] = lambda: None
-) -> _Run:
+def _prepared(stopwatch: Stopwatch, calls: Sequence[Call], rotated: Rotation, stir: Stir = lambda places: None) -> _Run:
     outputs: list[Outputs | None] = [None] * len(calls)
 
     def recording(place: int) -> Action:
@@ -157,17 +157,30 @@ def _prepared(
         return call
 
     recorded = [recording(place) for place in range(len(calls))]
-    before = _both(stir, stopwatch.clear_cache) if rotated.clears else stir
+    places = deque(range(len(calls)))
+
+    def prepare() -> None:
+        stir(places)
+        if rotated.clears:
+            stopwatch.clear_cache()
+
+    def prepare_next() -> None:
+        stir([places[0]])  # the outputs of other sets must stay those of their inputs
+        if rotated.cold:
+            stopwatch.clear_cache()
+
+    def call_next() -> None:
+        recorded[places[0]]()
+        places.rotate(-1)
+
     cache = "inputs from HBM" if rotated.cold else "inputs in L2"
     try:
         once = stopwatch.capture(recorded)
-        estimate = median(stopwatch.milliseconds(once, 3, before)) / len(calls)
+        estimate = median(stopwatch.milliseconds(once, 3, prepare)) / len(calls)
         rounds = 1 if rotated.clears else math.ceil(calls_wanted(estimate) / len(calls))
-        return _Run(_repeated(once, rounds), rounds * len(calls), before, f"graph replay, {cache}", outputs)
+        return _Run(_repeated(once, rounds), rounds * len(calls), prepare, f"graph replay, {cache}", outputs)
     except CaptureRefused as refusal:
-        turns = cycle(recorded)
-        before = _both(stir, stopwatch.clear_cache) if rotated.cold else stir
-        return _Run(lambda: next(turns)(), 1, before, f"events, {cache} (no graph: {refusal})", outputs)
+        return _Run(call_next, 1, prepare_next, f"events, {cache} (no graph: {refusal})", outputs)
 
 
 def _repeated(replay: Action, rounds: int) -> Action:
@@ -229,11 +242,3 @@ def _wall_ms(stopwatch: Stopwatch, calls: Sequence[Call], device_ms: float) -> f
 def _spread(times: Sequence[float]) -> float:
     lower, _, upper = quantiles(times, n=4)
     return upper - lower
-
-
-def _both(first: Action, second: Action) -> Action:
-    def both() -> None:
-        first()
-        second()
-
-    return both
