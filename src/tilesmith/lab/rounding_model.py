@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -51,8 +52,10 @@ SUMS = PRODUCTS | {
     "scatter_add",
     "index_put",
 }
-
-
+# With ones as operands, these count the terms of each element: as many as indices name the element.
+SCATTERED = frozenset({
+    "index_add", "scatter_add", "index_put", "embedding_dense_backward", "max_pool2d_with_indices_backward",
+})  # fmt: skip
 CERTAIN = 4.0  # standard deviations: rounding does not move a value further
 # Operations that decide by a threshold, which is their second argument, or zero.
 DECISIONS = frozenset({"relu", "leaky_relu", "gt", "ge", "lt", "le", "clamp_min"})
@@ -310,6 +313,11 @@ def _terms(call: _Operation, operands: list[Tensor], outputs: list[Tensor]) -> i
         weight = operands[2] if call.name == "convolution_backward" else operands[1]
         places = operands[0].numel() // operands[0].shape[1] if call.name == "convolution_backward" else 1
         return max(weight.numel() // weight.shape[0], weight.shape[0], places, 1)
+    if call.name in SCATTERED:
+        counts = call.results(lambda one: torch.ones_like(one) if _is_modelled(one) else one) or []
+        return max([int(one.max()) for one in counts if one.numel()], default=1)
+    if call.name.startswith("avg_pool2d"):
+        return prod(next(one for one in call.args if isinstance(one, list)))
     fewest = min((one.numel() for one in outputs if one.numel()), default=1)
     return max(max(one.numel() for one in operands) // fewest, 1)
 

@@ -9,9 +9,11 @@ import pytest
 import torch
 from measure import RATES, Rates, found_faults, measured, refusals, summary, tasks
 from subjects import Problem, problem_of, small_cases, subjects
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilesmith.lab.check_context import seeded
+from tilesmith.lab.expected import Expected
 from tilesmith.spec import Spec
 
 DOCUMENTATION = Path(__file__).parents[3] / "docs" / "check.md"
@@ -105,6 +107,31 @@ def test_small_faults_are_found(name: str) -> None:
             found[fault] = found.get(fault, False) or seen
     assert found
     assert [fault for fault, seen in found.items() if not seen] == []
+
+
+def test_windows_that_share_their_maximum_are_not_refused() -> None:
+    spec = subject("max_pool2d")
+    large = next(case for case in small_cases(spec) if case.name == "large-window")
+    assert refusals(Problem(spec, large, torch.float32, 13000098))[1] == []
+
+
+def _added(x: Tensor, index: Tensor) -> Tensor:
+    return torch.zeros(50, dtype=x.dtype).index_add(0, index, x)
+
+
+def _put(x: Tensor, index: Tensor) -> Tensor:
+    return torch.zeros(50, dtype=x.dtype).index_put((index,), x, accumulate=True)
+
+
+@pytest.mark.parametrize("reference", [_added, _put])
+def test_many_terms_of_one_element_may_be_added_one_after_another(reference: Any) -> None:
+    inputs = {"x": torch.linspace(0.5, 1.0, 4096), "index": torch.full((4096,), 7)}
+    ours = torch.zeros(50)
+    ours[7] = inputs["x"].numpy().cumsum(dtype="float32")[-1].item()
+    expected = Expected(reference, inputs)
+    assert expected.compare_output(0, ours).passed
+    ours[7] += 0.75  # one term more
+    assert not expected.compare_output(0, ours).passed
 
 
 @pytest.mark.parametrize("name", ["add_rms_norm", "rms_norm", "rms_norm_rope"])
