@@ -183,6 +183,26 @@ def test_third_party_model_versions_are_rows(project: Path) -> None:
     assert "| compile | 8.88 ms | 5.50 ms | 2.00 GiB |\n" in text
 
 
+@pytest.mark.parametrize(("is_rounding", "shown"), [(True, "| rounding |"), (False, "| more than rounding |")])
+def test_proofs_are_rows(project: Path, is_rounding: bool, shown: str) -> None:
+    proof = {
+        "model": "gpt2",
+        "parameters": 3_600_000,
+        "settings": {"steps": 7, "batch_size": 2, "seq_len": 64, "dtype": "bfloat16"},
+        "differences": [{"what": what, "patched": 1e-3, "other_rounding": 2e-3} for what in ("gradients", "loss")],
+        "runs": [{"name": "patched", "losses": [5.0, 2.5]}, {"name": "unpatched", "losses": [5.0, 2.25]}],
+        "is_rounding": is_rounding,
+    }
+    (project / "benchmarks/proofs").mkdir()
+    (project / "benchmarks/proofs/gpt2.json").write_text(json.dumps(proof))
+    (project / "docs/prove.md").write_text("<!-- figures: proofs -->\n<!-- end figures -->\n")
+    assert main(["--root", str(project)]) == 0
+    text = (project / "docs/prove.md").read_text()
+    assert "| gpt2 | 4 million | 7 steps of 2 × 64 tokens, bfloat16 | 1.0e-03; 2.0e-03 |" in text
+    assert "| 2.500; 2.250 |" in text
+    assert shown in text
+
+
 def test_model_marker_selects_a_dtype(project: Path) -> None:
     for dtype, date in (("float32", "2026-11-14"), ("bfloat16", "2026-11-15")):
         row = {"version": dtype, "milliseconds": 1.0, "peak_bytes": 2**30}

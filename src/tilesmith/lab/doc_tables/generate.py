@@ -24,7 +24,7 @@ from tilesmith import storage
 from tilesmith.lab.bench.output.contests import MODES, Contest, contests, duration_with_spread, has_valid_time
 from tilesmith.lab.bench.result import OURS
 from tilesmith.lab.doc_tables.headline_chart import headline_chart, headline_list, headlines
-from tilesmith.lab.doc_tables.model_tables import PREFIX, model_tables
+from tilesmith.lab.doc_tables.model_tables import PREFIX, PROOFS, model_tables, proof_table
 from tilesmith.lab.doc_tables.survey_tables import MARKER as SURVEY
 from tilesmith.lab.doc_tables.survey_tables import survey_chart, survey_table, surveyed
 from tilesmith.lab.report.number_format import duration, figure, percent
@@ -35,6 +35,7 @@ SURVEY_CHART = Path("docs/images/survey.svg")
 NOT_MEASURED = "_Not measured yet._"
 HEADLINES = "headlines"  # the marker of the chart's figures as a list
 HOST_TIMES = "host-times"
+PROVEN = "proofs"
 _OPENING = re.compile(r"<!-- figures: (?P<op>[\w.-]+(?: [\w.-]+)*) -->")
 _CLOSING = "<!-- end figures -->"
 
@@ -78,6 +79,8 @@ def _outdated(root: Path) -> dict[Path, str]:
     drawn = surveyed(root)
     found = headlines(models, drawn.ratios() if drawn else [], met)
     lists, charts = {HEADLINES: NOT_MEASURED, SURVEY: NOT_MEASURED, HOST_TIMES: host_times(stored)}, {}
+    proofs = {path.name: _read_model(path) for path in sorted((root / PROOFS).glob("*.json"))}
+    lists[PROVEN] = proof_table(proofs) or NOT_MEASURED
     if found:
         lists[HEADLINES], charts[root / CHART] = headline_list(found), headline_chart(found, models)
     if drawn:

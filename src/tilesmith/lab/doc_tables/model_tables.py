@@ -1,4 +1,4 @@
-"""Tables of whole models, from stored results of `tilesmith compare` and of `benchmarks/hugging_face.py`.
+"""Tables of whole models: results of `tilesmith compare`, of `tilesmith prove` and of `benchmarks/hugging_face.py`.
 
 `<!-- figures: models.llama.float32 -->` in a page asks for the newest result of that model and dtype; the dtype is
 optional.
@@ -12,6 +12,7 @@ from typing import Any
 from tilesmith.lab.report.number_format import duration, figure, memory
 
 PREFIX = "models."
+PROOFS = "benchmarks/proofs"
 Result = Mapping[str, Any]
 
 
@@ -66,6 +67,30 @@ def _of_rows(rows: Sequence[Result]) -> list[str]:
     ]
 
 
+def proof_table(proofs: Mapping[str, Result]) -> str | None:
+    """Return a table with one row per stored proof, by file name; None where there is none."""
+    if not proofs:
+        return None
+    heads = ["model", "parameters", "training", "gradients of the first step", "loss", "last loss", "difference"]
+    lines = [_line(heads), "|---|---:|---|---:|---:|---:|---|"]
+    for result in proofs.values():
+        of, runs, settings = (
+            {one["what"]: one for one in result["differences"]},
+            {one["name"]: one for one in result["runs"]},
+            result["settings"],
+        )
+        tokens = f"{settings['batch_size']} × {settings['seq_len']}"
+        lines.append(_line([
+            result["model"],
+            f"{result['parameters'] / 1e6:.0f} million",
+            f"{settings['steps']} steps of {tokens} tokens, {settings['dtype']}",
+            *(f"{of[what]['patched']:.1e}; {of[what]['other_rounding']:.1e}" for what in ("gradients", "loss")),
+            "; ".join(f"{one['losses'][-1]:.3f}" for one in (runs["patched"], runs["unpatched"])),
+            "rounding" if result["is_rounding"] else "more than rounding",
+        ]))  # fmt: skip
+    return "\n".join([*lines, "", *(_provenance(name, result, PROOFS) for name, result in proofs.items())])
+
+
 def _dtype_of(result: Result) -> str | None:
     """Return the dtype of a result; a comparison stores the dtype with each version."""
     versions = result.get("variants")
@@ -77,13 +102,13 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _provenance(name: str, result: Result) -> str:
+def _provenance(name: str, result: Result, folder: str = "benchmarks/results/models") -> str:
     parts = [
         f"{result.get('device')}, driver {result.get('driver')}",
         f"PyTorch {result.get('torch')}, Triton {result.get('triton')}",
         f"commit {_short(str(result.get('commit')))}",
         str(result.get("date"))[:10],
-        f"`benchmarks/results/models/{name}`",
+        f"`{folder}/{name}`",
     ]
     return f"<sub>Measured: {'; '.join(parts)}</sub>"
 
