@@ -119,6 +119,12 @@ def test_parameter_without_a_gradient_is_more_than_rounding(monkeypatch: pytest.
     assert "has a gradient in one of the runs only" in " ".join(result.output.split())
 
 
+@pytest.mark.parametrize("name", ["n_positions", "max_position_embeddings"])
+def test_size_with_two_names_is_set_by_either(name: str) -> None:
+    config = subject.Subject("gpt2", {name: 1024}).configuration()
+    assert (config.n_positions, config.max_position_embeddings) == (1024, 1024)
+
+
 def test_configuration_file_of_a_model_is_read(tmp_path: Path) -> None:
     import transformers
 

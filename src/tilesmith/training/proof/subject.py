@@ -68,7 +68,9 @@ class Subject:
                 raise SubjectError(f"the configuration of {self.name} has no {name}")
         try:
             if self.name in SMALL_FAMILIES:
-                sizes = {**SMALL, **OTHER_SIZES.get(self.name, {}), **self.changes}
+                others = {other for other, name in config.attribute_map.items() if name in self.changes}
+                small = {**SMALL, **OTHER_SIZES.get(self.name, {})}
+                sizes = {**{name: size for name, size in small.items() if name not in others}, **self.changes}
                 config = transformers.AutoConfig.for_model(self.name, **sizes)
             else:
                 for name, value in self.changes.items():
