@@ -136,6 +136,7 @@ class Plan:
         self._tensor_places = [place for place, value in enumerate(self.arguments) if isinstance(value, Tensor)]
         self._buffers: list[Operand] = []
         self._on_gpu = self.device.type == "cuda"
+        self._index = self.device.index
         self._slots = len(self._tensor_places)
         self._compiled: list[Launch] | None = None
         self._allocations: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]] = []
@@ -198,14 +199,22 @@ class Plan:
     def run(self, arguments: Sequence[Any]) -> Tensor | tuple[Tensor, ...]:
         """Compute: replay compiled launches on a GPU, interpret them on a CPU."""
         results = self._results or self._finalize()
+        # `inspect` interprets tensors that claim to be on a GPU.
+        on_gpu = self._on_gpu and not interpreter.is_interpreting()
+        if on_gpu and torch._C._cuda_getDevice() != self._index:
+            with torch.cuda.device(self._index):
+                return self.run(arguments)
         tensors: list[Tensor] = [arguments[place] for place in self._tensor_places]
         device = self.device
         for shape, strides, dtype in self._allocations:  # empty_strided takes 2.3 µs, empty_like 3.2
             tensors.append(torch.empty_strided(shape, strides, dtype=dtype, device=device))
-        if self._on_gpu and not interpreter.is_interpreting():  # `inspect` interprets tensors that claim to be on a GPU
-            self._replay(tensors)
-        else:
+        if not on_gpu:
             self._interpret(tensors)
+            return results(tensors)
+        stream = torch._C._cuda_getCurrentRawStream(self._index)
+        addresses = [tensor.data_ptr() for tensor in tensors]
+        for launch in self._compiled or self._compile():
+            launch(stream, addresses)
         return results(tensors)
 
     def _finalize(self) -> Results:
@@ -215,20 +224,11 @@ class Plan:
         self._results = itemgetter(*slots) if slots else lambda tensors: ()  # in-place kernels have none
         return self._results
 
-    def _replay(self, tensors: list[Tensor]) -> None:
-        index = self.device.index
-        if torch._C._cuda_getDevice() != index:
-            with torch.cuda.device(index):
-                self._replay(tensors)
-            return
-        if self._compiled is None:
-            self._compiled = [
-                Launch(launch.kernel, launch.grid, launch.arguments, launch.options()) for launch in self.launches
-            ]
-        addresses = [tensor.data_ptr() for tensor in tensors]
-        stream = torch._C._cuda_getCurrentRawStream(index)
-        for launch in self._compiled:
-            launch(stream, addresses)
+    def _compile(self) -> list[Launch]:
+        self._compiled = [
+            Launch(launch.kernel, launch.grid, launch.arguments, launch.options()) for launch in self.launches
+        ]
+        return self._compiled
 
     def _interpret(self, tensors: list[Tensor]) -> None:
         for launch in self.launches:

@@ -1,0 +1,69 @@
+"""Calls of our torch operators, as a compiled graph makes them: which of them PyTorch's dispatcher has to see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import tilesmith as ts
+from tilesmith.ops.rms_norm.forward import forward as rms_norm
+
+
+class Listener(TorchDispatchMode):
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        return function(*arguments, **(named or {}))
+
+
+@pytest.fixture
+def dispatched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, ...]]]:
+    """Return the arguments of the calls that PyTorch's dispatcher sees."""
+    calls: list[tuple[Any, ...]] = []
+    dispatch = rms_norm._dispatch
+
+    def noted(*arguments: Any, **named: Any) -> Any:
+        calls.append(arguments)
+        return dispatch(*arguments, **named)
+
+    monkeypatch.setattr(rms_norm, "_dispatch", noted)
+    with ts.use("interpret"):
+        yield calls
+
+
+def called(x: Tensor, weight: Tensor) -> Tensor:
+    result: Tensor = torch.ops.tilesmith.rms_norm_forward.default(x, weight, 1e-6)
+    return result
+
+
+def test_call_without_a_gradient_skips_the_dispatcher(dispatched: list[tuple[Any, ...]]) -> None:
+    x, weight = torch.randn(3, 5), torch.nn.Parameter(torch.randn(5))
+    with torch.no_grad():
+        y = called(x, weight)
+        y_by_name = torch.ops.tilesmith.rms_norm_forward.default(x, weight, eps=1e-6)
+    torch.testing.assert_close(y, torch.nn.functional.rms_norm(x, (5,), weight, 1e-6))
+    assert len(dispatched) == 1  # the one with a name
+    assert torch.equal(y, y_by_name)
+
+
+@pytest.mark.parametrize(
+    "listening", [Listener, torch.profiler.profile, torch.enable_grad], ids=lambda one: one.__name__
+)
+def test_whoever_listens_sees_the_call(listening: Any, dispatched: list[tuple[Any, ...]]) -> None:
+    x, weight = torch.randn(3, 5, requires_grad=True), torch.randn(5)
+    with torch.no_grad(), listening():
+        y = called(x, weight)
+    assert dispatched
+    assert y.requires_grad == (listening is torch.enable_grad)
+
+
+def test_dispatcher_resolves_lazy_negation_and_the_meta_device(dispatched: list[tuple[Any, ...]]) -> None:
+    x, weight = torch.randn(3, 5), torch.randn(5)
+    negated = torch.complex(torch.zeros_like(x), -x).conj().imag
+    with torch.no_grad():
+        torch.testing.assert_close(called(negated, weight), called(x, weight))
+        assert called(x.to("meta"), weight.to("meta")).is_meta
+    assert len(dispatched) == 2
