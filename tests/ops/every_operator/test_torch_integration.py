@@ -21,7 +21,7 @@ import tilesmith as ts
 from tilesmith.lab.check import interpretable
 from tilesmith.ops.geglu import backward_with_output as geglu_backward
 from tilesmith.ops.gelu import backward_with_output as gelu_backward
-from tilesmith.ops.matmul.internal.sum_of_products import chosen_at_run_time
+from tilesmith.ops.matmul.internal.sum_of_products import chosen_at_run_time, linear_product
 from tilesmith.ops.runtime.kernels import Kernels
 from tilesmith.ops.runtime.operator import Operator
 from tilesmith.ops.swiglu.operator import backward_with_output as swiglu_backward
@@ -104,7 +104,8 @@ def _leaf(value: Any) -> Any:
 
 # Only other torch operators of ours call these: composed operators, or operators at sizes beyond the small cases.
 INNER = {
-    "attention_update_gated", "attention_update_projections_gradient", "chosen_sum_of_products",
+    "attention_update_gated", "attention_update_projections_gradient", "chosen_linear",
+    "chosen_sum_of_products",
     "layer_norm_branch_backward", "matmul_finish_gradient", "matmul_forward_with_addend",
     "outer_product_mean_few_backward",
     "outer_product_mean_few_forward", "outer_product_mean_epilogue", "outer_product_mean_scaled_transposed",
@@ -149,7 +150,8 @@ def test_opcheck_accepts_kernels_that_others_call(monkeypatch: pytest.MonkeyPatc
     swiglu_backward(x, y, z)
     geglu_backward(x, y, z, "tanh")
     gelu_backward(x, y, "none")
-    chosen_at_run_time(torch.randn(3, 4), torch.randn(4, 5), *(None,) * 4)
+    chosen_at_run_time(torch.randn(3, 4), torch.randn(4, 5))
+    linear_product(torch.randn(2, 3, 4), torch.randn(5, 4))
     assert set(called) >= INNER
     monkeypatch.undo()
     for name in sorted(INNER):

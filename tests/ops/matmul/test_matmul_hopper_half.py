@@ -277,6 +277,30 @@ def small_sizes_suit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     forget_plans()
 
 
+class TestChoiceOfLinear:
+    @staticmethod
+    def planned(*shape: int, rows_apart: bool = False) -> Plan | None:
+        x, weight = (torch.empty(size, dtype=torch.bfloat16, device="meta") for size in (shape, (COLUMNS, DEPTH)))
+        x = torch.empty(*shape[:-1], 2 * DEPTH, dtype=x.dtype, device="meta")[..., :DEPTH] if rows_apart else x
+        return sums.planned_linear(Plan("linear", x.device, (x, weight)))
+
+    @pytest.mark.parametrize("shape", [(ROWS, DEPTH), (4, ROWS // 4, DEPTH)], ids=str)
+    def test_large_layer_runs_this_kernel_and_keeps_the_dimensions_of_x(self, shape: tuple[int, ...]) -> None:
+        plan = self.planned(*shape)
+        assert plan is not None
+        assert names_of([plan]) == [KERNEL]
+        assert [one.shape for one in plan.outputs] == [(*shape[:-1], COLUMNS)]
+
+    def test_blas_computes_few_rows_and_rows_apart(self) -> None:
+        assert self.planned(512, DEPTH) is None
+        assert self.planned(4, ROWS // 4, DEPTH, rows_apart=True) is None
+
+    def test_blas_result_is_that_of_pytorch(self) -> None:
+        x, weight = torch.randn(2, 3, 4), torch.randn(5, 4)
+        for given in (x, x.transpose(0, 1), x[..., ::2].repeat(1, 1, 2)):
+            torch.testing.assert_close(sums.linear_product(given, weight), torch.nn.functional.linear(given, weight))
+
+
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch, small_sizes_suit: None) -> list[str]:
     """On a Hopper GPU: the names of kernels as they are launched."""
@@ -288,6 +312,7 @@ def forget_plans() -> None:
     """Forget all that was chosen with other thresholds."""
     sums.kernel_suits.forget()
     product_into_memory.kernel_suits.forget()
+    sums._linear_plans.clear()
     summed_products._plans.clear()
     matmul_forward._plans.clear()
     matmul_backward._plans.clear()
@@ -368,6 +393,14 @@ def test_error_is_at_most_the_blas_and_every_run_is_equal(
     assert_as_right(ours, given)
     assert all(torch.equal(sum_of_products(pairs), ours) for _ in range(5))
     assert launched == [KERNEL] * 6
+
+
+@pytest.mark.gpu
+def test_layer_of_a_batch_is_the_product_of_its_rows(launched: list[str]) -> None:
+    rows, weight = filled(factors("NT", *SIZES["whole-tiles"], device="cuda"))[:2]
+    y = sums.linear_product(rows.view(2, -1, rows.shape[-1]), weight.t())
+    assert torch.equal(y.flatten(0, 1), sum_of_products([(rows, weight)]))
+    assert launched == [KERNEL] * 2
 
 
 @pytest.mark.gpu

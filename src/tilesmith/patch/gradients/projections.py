@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from tilesmith.ops.matmul.internal.sum_of_products import sum_of_products
+from tilesmith.ops.matmul.internal.sum_of_products import linear_product, sum_of_products
 from tilesmith.ops.runtime import dispatch
 from tilesmith.ops.runtime.kernels import is_transformed
 from tilesmith.ops.runtime.precision import autocasted
@@ -79,9 +79,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return x · weightᵀ + bias, without a gradient."""
     if bias is not None:
         return F.linear(x, weight, bias)
-    rows = x.reshape(-1, x.shape[-1])
-    # Autograd forbids changing a view in place that a Function returns; Llama 4 adds to the shared expert in place.
-    y: Tensor = torch.ops.aten._unsafe_view(sum_of_products([(rows, weight.t())]), (*x.shape[:-1], weight.shape[0]))
+    y: Tensor = linear_product(x, weight)
     return y
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 
 from torch import Tensor
 
@@ -22,7 +22,10 @@ class RememberedSuitability:
 
         Answers for meta tensors are not remembered, since `recorded_plans` may plan them for any GPU.
         """
-        seen = look(tensors)
+        return self.with_look(look(tensors), tensors)
+
+    def with_look(self, seen: Hashable | None, tensors: Sequence[Tensor]) -> bool:
+        """Return the same for tensors whose look is `seen`."""
         if seen is None:
             return False
         found = self._remembered.get(seen)

@@ -7,17 +7,20 @@ other; callers that can use the BLAS call `sum_of_products`, which knows when th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from itertools import chain
+from math import prod
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tilesmith.ops.matmul.forward import plan_forward, plan_forward_with_addend
 from tilesmith.ops.matmul.hopper.half import MOST_PAIRS, plan_half, suits_half
 from tilesmith.ops.matmul.internal.suitability import RememberedSuitability
 from tilesmith.ops.matmul.matrices import Side, as_left, as_right
-from tilesmith.ops.runtime.kernels import kernels, must_be_dispatched
+from tilesmith.ops.runtime.kernels import MOST_PLANS, kernels, look, must_be_dispatched
 from tilesmith.ops.runtime.plan import Operand, Plan
 
 Pair = tuple[Tensor, Tensor]
@@ -25,8 +28,8 @@ Pair = tuple[Tensor, Tensor]
 
 @kernels("summed_products")
 def summed_products(
-    a: Tensor, b: Tensor, second_a: Tensor | None, second_b: Tensor | None, third_a: Tensor | None,
-    third_b: Tensor | None,
+    a: Tensor, b: Tensor, second_a: Tensor | None = None, second_b: Tensor | None = None,
+    third_a: Tensor | None = None, third_b: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Return the sum of the products of all pairs that are given."""
     return a.new_empty(a.shape[0], b.shape[1])
@@ -52,35 +55,35 @@ def plan_sum_of_products(plan: Plan, *factors: Operand | None) -> Operand:
 
 def sum_of_products(pairs: Sequence[Pair]) -> Tensor:
     """Return the sum of a·b over pairs of matrices, by one kernel or by the BLAS, whichever is faster."""
-    factors = tuple(chain.from_iterable(pairs))
-    missing = (None,) * (2 * MOST_PAIRS - len(factors))
-    made: Tensor
+    factors = pairs[0] if len(pairs) == 1 else tuple(chain.from_iterable(pairs))
+    compute = compute_sum_of_products
     if torch.compiler.is_compiling() and len(factors) <= 2 * MOST_PAIRS:
-        made = chosen_at_run_time(*factors, *missing)
-        return made
-    if suits_one_kernel(*factors):
-        made = summed_products(*factors, *missing)
-        return made
-    (a, b), *others = pairs
-    total = torch.mm(a, b)
-    for a, b in others:
-        total.addmm_(a, b)
-    return total
+        compute = chosen_at_run_time
+    made: Tensor = compute(*factors)
+    return made
 
 
 @kernels("chosen_sum_of_products")
 def chosen_at_run_time(
-    a: Tensor, b: Tensor, second_a: Tensor | None, second_b: Tensor | None, third_a: Tensor | None,
-    third_b: Tensor | None,
+    a: Tensor, b: Tensor, second_a: Tensor | None = None, second_b: Tensor | None = None,
+    third_a: Tensor | None = None, third_b: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Return the sum of the products of all given pairs. A compiled graph chooses who computes when it runs."""
     return a.new_empty(a.shape[0], b.shape[1])
 
 
 @chosen_at_run_time.composed
-def compute_sum_of_products(*factors: Tensor | None) -> Tensor:
-    given = [factor for factor in factors if factor is not None]
-    return sum_of_products(list(zip(given[::2], given[1::2], strict=True)))
+def compute_sum_of_products(*factors: Any) -> Tensor:
+    while factors[-1] is None:
+        factors = factors[:-1]
+    seen = None if len(factors) > 2 * MOST_PAIRS or must_be_dispatched() else look(factors)
+    if kernel_suits.with_look(seen, factors):
+        made: Tensor = summed_products.with_look(seen, factors)
+        return made
+    total = torch.mm(factors[0], factors[1])
+    for place in range(2, len(factors), 2):
+        total.addmm_(factors[place], factors[place + 1])
+    return total
 
 
 def suits_one_kernel(*factors: Tensor) -> bool:
@@ -93,6 +96,46 @@ def suits_one_kernel(*factors: Tensor) -> bool:
 @RememberedSuitability
 def kernel_suits(plan: Plan, *factors: Operand) -> bool:
     return suited_sides(plan, None, factors) is not None
+
+
+@kernels("chosen_linear")
+def linear_product(x: Tensor, weight: Tensor) -> Tensor:
+    """Return x · weightᵀ by one kernel or by the BLAS, whichever is faster. A compiled graph chooses when it runs."""
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+_linear_plans: dict[Hashable, Plan | None] = {}  # None: the BLAS computes
+
+
+@linear_product.composed
+def compute_linear(x: Tensor, weight: Tensor) -> Tensor:
+    seen = look((x, weight))
+    if seen is None or x.is_meta:
+        rows = x.reshape(-1, x.shape[-1])
+        return sum_of_products([(rows, weight.t())]).view(*x.shape[:-1], weight.shape[0])
+    if seen not in _linear_plans:
+        if len(_linear_plans) >= MOST_PLANS:
+            _linear_plans.clear()
+        _linear_plans[seen] = planned_linear(Plan("chosen_linear", x.device, (x, weight)))
+    plan = _linear_plans[seen]
+    made: Any = F.linear(x, weight) if plan is None else plan.run((x, weight))
+    return made  # type: ignore[no-any-return]  # one output
+
+
+def planned_linear(plan: Plan) -> Plan | None:
+    """Return the plan of x · weightᵀ by one kernel; None where it does not suit, or rows of x are apart."""
+    x, weight = (one for one in plan.operands if isinstance(one, Operand))
+    *outer, depth = x.shape
+    if x.strides != (*(depth * prod(outer[place + 1 :]) for place in range(len(outer))), 1):
+        return None
+    y = plan.empty((*outer, weight.shape[0]), x.dtype)
+    rows, y_rows = (one.seen_as((prod(outer), one.shape[-1]), (one.shape[-1], 1)) for one in (x, y))
+    sides = suited_sides(plan, y_rows, (rows, weight.permuted((1, 0))))
+    if sides is None:
+        return None
+    plan_half(plan, sides, y_rows)
+    plan.outputs = (y,)
+    return plan
 
 
 def suited_sides(
