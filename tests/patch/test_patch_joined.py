@@ -20,7 +20,7 @@ from tilesmith.patch import patch
 from tilesmith.patch.gradients.projections import joined_operands, projections
 from tilesmith.patch.parts.attention_module import PROJECTIONS
 from tilesmith.patch.parts.feed_forward import feed_forward
-from tilesmith.patch.parts.norms import centred_norm, plain_norm
+from tilesmith.patch.parts.norms import centred_norm, one_plus, plain_norm
 from tilesmith.patch.parts.residual import norm_and_input, norm_of_sum
 from tilesmith.toolchain.interpreter import Launched, handing_over
 
@@ -359,3 +359,14 @@ def test_hidden_states_between_layers_are_plain() -> None:
     with ts.use("interpret"):
         ours = patched(tokens[:1, :6], output_hidden_states=True).hidden_states
     torch.testing.assert_close(ours, plain(tokens[:1, :6], output_hidden_states=True).hidden_states)
+
+
+def test_one_plus_a_weight_is_exact_and_one_node() -> None:
+    weight = nn.Parameter(torch.randn(64, dtype=torch.bfloat16))
+    factor, gradient = one_plus(weight), torch.randn(64)
+    assert torch.equal(factor, 1.0 + weight.float())
+    assert factor.grad_fn is not None
+    assert any("AccumulateGrad" in node.name() for node, _ in factor.grad_fn.next_functions if node is not None)
+    factor.backward(gradient)
+    assert weight.grad is not None
+    assert torch.equal(weight.grad, gradient.to(torch.bfloat16))

@@ -16,7 +16,9 @@ from torch import Tensor
 
 from tilesmith.ops.layer_norm import layer_norm
 from tilesmith.ops.rms_norm import rms_norm
+from tilesmith.ops.runtime.kernels import must_be_dispatched
 from tilesmith.patch.gradients.plain_modules import FORWARD, has_hooks
+from tilesmith.patch.parts.default_positions import kept_one
 from tilesmith.patch.parts.trials import is_close, reads_numbers
 from tilesmith.patch.report import UnknownCodeError
 from tilesmith.patch.rewriting import names_in
@@ -68,7 +70,14 @@ def gemma_norm(self: Any, x: Tensor) -> Tensor:
 
 
 def gemma_scale(norm: Any) -> tuple[Tensor, float]:
-    return 1.0 + norm.weight.float(), eps_of(norm)
+    return one_plus(norm.weight), eps_of(norm)
+
+
+def one_plus(weight: Tensor) -> Tensor:
+    """Return 1 + weight in single precision."""
+    one = None if must_be_dispatched() else kept_one(weight.device)
+    # Adding a vector in single precision is one launch and one node of autograd's, a conversion one more of each.
+    return 1.0 + weight.float() if one is None else torch.add(one, weight)
 
 
 def centred_norm(self: Any, hidden_states: Tensor) -> Tensor:
@@ -96,7 +105,7 @@ def centred_norm_of_one(self: Any, hidden_states: Tensor) -> Tensor:
 
 
 def centred_scale_of_one(norm: Any) -> tuple[Tensor, Tensor | None, float]:
-    return 1.0 + norm.weight.float(), getattr(norm, "bias", None), eps_of(norm)
+    return one_plus(norm.weight), getattr(norm, "bias", None), eps_of(norm)
 
 
 FORMS = (
