@@ -1,3 +1,5 @@
+# mypy: disable-error-code="no-untyped-call"
+# PyTorch types its rarer functions not at all.
 """Calls of our torch operators, as a compiled graph makes them: which of them PyTorch's dispatcher has to see."""
 
 from __future__ import annotations

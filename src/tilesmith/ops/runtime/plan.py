@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import triton.language as tl
 from torch import Tensor
+from torch._C._dynamo.guards import _empty_strided_cuda  # type: ignore[attr-defined]  # its stub leaves it out
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilesmith.hardware.devices import Architecture, devices, for_target
@@ -205,12 +206,14 @@ class Plan:
             with torch.cuda.device(self._index):
                 return self.run(arguments)
         tensors: list[Tensor] = [arguments[place] for place in self._tensor_places]
-        device = self.device
-        for shape, strides, dtype in self._allocations:  # empty_strided takes 2.3 µs, empty_like 3.2
-            tensors.append(torch.empty_strided(shape, strides, dtype=dtype, device=device))
         if not on_gpu:
+            for shape, strides, dtype in self._allocations:
+                tensors.append(torch.empty_strided(shape, strides, dtype=dtype, device=self.device))
             self._interpret(tensors)
             return results(tensors)
+        for shape, strides, dtype in self._allocations:
+            # On the current device. 1.2 µs on a CPU's twin of it, where empty_strided takes 2.5 and empty_like 2.1.
+            tensors.append(_empty_strided_cuda(shape, strides, dtype))
         stream = torch._C._cuda_getCurrentRawStream(self._index)
         addresses = [tensor.data_ptr() for tensor in tensors]
         for launch in self._compiled or self._compile():
