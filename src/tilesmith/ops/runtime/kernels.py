@@ -93,8 +93,9 @@ class Kernels:
         LIBRARY.impl(name, self._run, "CPU")
         torch.library.register_fake(f"tilesmith::{name}", fake, lib=LIBRARY)
         self.dispatched: Any = getattr(torch.ops.tilesmith, name).default
-        self._dispatch: Callable[..., Result] = self.dispatched._op
-        self.dispatched._op = self._run_or_dispatch
+        self._dispatch: Callable[..., Result] = getattr(self.dispatched, "_op", self.dispatched)
+        if self._dispatch is not self.dispatched:  # a later PyTorch may call its dispatcher in another way
+            self.dispatched._op = self._run_or_dispatch
 
     def plan(self, planner: Planner) -> Planner:
         """Attach, as a decorator, the function that puts the launches on a plan."""
