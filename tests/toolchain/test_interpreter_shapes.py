@@ -57,16 +57,16 @@ def attributes(value: Any) -> dict[str, str]:
 @pytest.mark.parametrize("element", [tl.float32, tl.pointer_type(tl.bfloat16)], ids=str)
 @pytest.mark.parametrize("lengths", [[4], [2, 8], [tl.constexpr(2), 8], tl.tuple([1, 1, 16])], ids=str)
 def test_types_and_tensors_are_as_triton_makes_them_the_first_time_and_later(element: Any, lengths: Any) -> None:
-    shapes = Shapes()
+    make_type, make_tensor = Shapes().constructors()
     right = tl.block_type(element, lengths)
     for _ in range(2):
         made = object.__new__(tl.block_type)
-        shapes.make_type(made, element, lengths)
+        make_type(made, element, lengths)
         assert made == right
         assert attributes(made) == attributes(right)
         for kind in (made, element):
             tensor = object.__new__(tl.tensor)
-            shapes.make_tensor(tensor, "handle", kind)
+            make_tensor(tensor, "handle", kind)
             assert attributes(tensor) == attributes(tl.tensor("handle", kind))
 
 
@@ -83,10 +83,10 @@ def test_invalid_shape_raises_also_after_a_valid_one(length: Any, other: int, sa
 
 
 def test_fractional_length_raises_also_after_its_equal() -> None:
-    shapes = Shapes()
-    shapes.make_type(object.__new__(tl.block_type), tl.float32, [4])
+    make_type, _ = Shapes().constructors()
+    make_type(object.__new__(tl.block_type), tl.float32, [4])
     with pytest.raises(TypeError, match="must have type"):
-        shapes.make_type(object.__new__(tl.block_type), tl.float32, [4.0])
+        make_type(object.__new__(tl.block_type), tl.float32, [4.0])
 
 
 def test_same_number_of_another_dtype_type_or_sign_is_another_constant() -> None:

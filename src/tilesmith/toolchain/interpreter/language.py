@@ -31,7 +31,8 @@ from tilesmith.toolchain.interpreter.numerics import numpy_dtype
 from tilesmith.toolchain.interpreter.patches import Builder
 from tilesmith.toolchain.interpreter.reductions import AmbiguousTruth, Reductions
 from tilesmith.toolchain.interpreter.rewriting import Rewriter
-from tilesmith.toolchain.interpreter.shapes import Semantic, Shapes
+from tilesmith.toolchain.interpreter.shapes import Semantic, Shapes, make_handle
+from tilesmith.toolchain.interpreter.tiles import materialize_pointers
 
 _NO_CONSTANTS = frozenset({tl.tensor, tl.dtype, int, float, bool, str, type(None)})
 _SEMANTIC = semantic.__file__
@@ -109,9 +110,10 @@ class Language:
         for name in ("multiple_of", "max_contiguous", "max_constancy"):
             for owner in (tl, tl.core):
                 self.set_attr(owner, name, _plain_function(getattr(self.builder.hints, name)))
-        shapes = Shapes()
-        self.set_attr(tl.block_type, "__init__", lambda block, element, shape: shapes.make_type(block, element, shape))
-        self.set_attr(tl.tensor, "__init__", lambda tensor, handle, type: shapes.make_tensor(tensor, handle, type))
+        for owner, constructor in zip((tl.block_type, tl.tensor), Shapes().constructors(), strict=True):
+            self.set_attr(owner, "__init__", constructor)
+        self.set_attr(TensorHandle, "__init__", make_handle)
+        self.set_attr(stock.TensorDescHandle, "materialize_pointers", materialize_pointers)
         self.set_attr(tl.core, "_unwrap_if_constexpr", _unwrapper(tl.core._unwrap_if_constexpr))
         for owner in (JITFunction, stock.InterpretedFunction):
             self.set_attr(owner, "__call__", lambda function, *a, **k: self.rewritten(function)(*a, **k))

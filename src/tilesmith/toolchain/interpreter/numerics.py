@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+import triton.language as tl
 from numpy.typing import NDArray
 from triton.runtime.interpreter import TensorHandle, _get_np_dtype
 
@@ -56,6 +58,21 @@ def handle_of(values: NDArray[Any], scalar: Any, *, toward_zero: bool = False) -
         away = np.abs(rounded) > np.abs(values)
         rounded = np.where(away, np.nextafter(rounded, rounded.dtype.type(0)), rounded)
     return TensorHandle(rounded, scalar)
+
+
+def elementwise(op: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]], lhs: Any, rhs: Any) -> Any:
+    """Return the handle of a binary operation on the numbers of two handles."""
+    left, right, scalar = lhs.data, rhs.data, lhs.dtype.scalar
+    if left.dtype.kind in "fi" and right.dtype.kind in "fi":  # no bits of a narrow format
+        output = op(left, right)
+        if output.dtype == left.dtype and output.itemsize * 8 == scalar.primitive_bitwidth:
+            return TensorHandle(output, scalar)
+    elif left.dtype.kind == right.dtype.kind == "b":
+        # An int1 wraps like every integer; numpy saturates True + True and rejects True - True.
+        return TensorHandle((op(left.astype(np.int8), right.astype(np.int8)) & 1).astype(np.bool_), tl.int1)
+    else:
+        output = op(values_of(lhs), values_of(rhs))
+    return TensorHandle(output, tl.int1) if output.dtype.kind == "b" else handle_of(output, scalar)
 
 
 def scaled_operand(values: NDArray[Any], scale: Any, format_name: str, packs_k: bool) -> FloatArray:
@@ -174,3 +191,10 @@ _numpy_dtypes: dict[str, np.dtype[Any]] = {}
 def broadcast(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     """Return values of this shape. `np.broadcast_to` takes microseconds also for values that have the shape."""
     return values if values.shape == shape else np.broadcast_to(values, shape)
+
+
+def filled(shape: tuple[int, ...], value: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return an array with one value. `np.full` takes twice the time for small arrays."""
+    values = np.empty(shape, dtype)
+    values.fill(value.reshape(-1)[0])
+    return values

@@ -22,6 +22,8 @@ from tilesmith.toolchain.interpreter.all_programs import PathRecorder
 from tilesmith.toolchain.interpreter.memory import ArgumentPointer, Dot, Memory, Program, kernel_position
 from tilesmith.toolchain.interpreter.numerics import (
     broadcast,
+    elementwise,
+    filled,
     handle_of,
     is_narrow,
     narrow,
@@ -95,13 +97,7 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
     # Arithmetic
 
     def binary_op(self, lhs: Handle, rhs: Handle, op: Callable[[Array, Array], Array]) -> Handle:
-        if lhs.data.dtype.kind == rhs.data.dtype.kind == "b":
-            # An int1 wraps like every integer; numpy saturates True + True and rejects True - True.
-            return TensorHandle((op(lhs.data.astype(np.int8), rhs.data.astype(np.int8)) & 1).astype(np.bool_), tl.int1)
-        output = op(values_of(lhs), values_of(rhs))
-        if output.dtype.kind == "b":
-            return TensorHandle(output, tl.int1)
-        return handle_of(output, lhs.dtype.scalar)
+        return elementwise(op, lhs, rhs)
 
     def unary_op(self, arg: Handle, op: Callable[[Array], Array]) -> Handle:
         return handle_of(op(values_of(arg)), arg.dtype.scalar)
@@ -189,9 +185,13 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
     # Triton may compile a sum of products to a dot. These three remember what its rewriting looks for.
 
     def create_expand_dims(self, arg: Handle, axis: int) -> Handle:
-        made = super().create_expand_dims(arg, axis)
+        lengths = arg.data.shape
+        made = TensorHandle(arg.data.reshape(*lengths[:axis], 1, *lengths[axis:]), arg.dtype.scalar)
         made.expanded = arg, axis
         return made
+
+    def create_splat(self, kind: Type, arg: Handle) -> Handle:
+        return TensorHandle(filled(kind.shape, arg.data, numpy_dtype(arg.dtype)), arg.dtype.scalar)
 
     def create_broadcast(self, arg: Handle, shape: Any) -> Handle:
         made = super().create_broadcast(arg, shape)

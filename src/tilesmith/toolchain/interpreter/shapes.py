@@ -144,12 +144,38 @@ class Shapes:
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, ...], _Shape] = {}
+        self._by_id: dict[int, _Shape] = {}  # by the id of a shape, which its value keeps alive
         self._make_type: Callable[..., None] = tl.block_type.__init__
         self._make_tensor: Callable[..., None] = tl.tensor.__init__
         self._of_scalar = self._of_tensor(tl.int32)
 
-    def make_type(self, block_type: Any, element_type: Any, shape: Sequence[Any]) -> None:
-        """Replace `block_type.__init__`."""
+    def constructors(self) -> tuple[Callable[..., None], Callable[..., None]]:
+        """Return the functions that replace `block_type.__init__` and `tensor.__init__`, called at every operation."""
+        by_id, of_scalar, block_class, plain = self._by_id, self._of_scalar, tl.block_type, tl.dtype
+
+        def make_type(block_type: Any, element_type: Any, shape: Sequence[Any]) -> None:
+            known = by_id.get(id(shape)) or self._shape(block_type, element_type, shape)
+            block_type.element_ty = element_type
+            block_type.shape, block_type.numel, block_type.of_tensor = known.of_type, known.elements, known.of_tensor
+            element = element_type.name if element_type.__class__ is plain else element_type
+            block_type.name = f"<{known.text}, {element}>"
+
+        def make_tensor(tensor: Any, handle: Any, type: Any) -> None:
+            if type.__class__ is plain:
+                dtype, known = type, of_scalar
+            elif type.__class__ is block_class or type.is_block():
+                dtype, known = type.scalar, getattr(type, "of_tensor", None)
+                if known is None:  # a type from outside the interpreter
+                    self._make_tensor(tensor, handle, type)
+                    return
+            else:
+                dtype, known = type.scalar, of_scalar
+            tensor.handle, tensor.type, tensor.dtype = handle, type, dtype
+            tensor.shape, tensor.numel = known
+
+        return make_type, make_tensor
+
+    def _shape(self, block_type: Any, element_type: Any, shape: Sequence[Any]) -> _Shape:
         lengths = tuple([length.value if type(length) is tl.constexpr else length for length in shape])
         known = self._known.get(lengths)
         # As a key 4.0 equals 4, but Triton rejects a length of 4.0.
@@ -157,21 +183,17 @@ class Shapes:
             self._make_type(block_type, element_type, shape)
             of_tensor = self._of_tensor(block_type)
             known = _Shape(block_type.shape, block_type.numel, str(block_type.shape), of_tensor)
-            self._known[lengths] = known
-        block_type.element_ty = element_type
-        block_type.shape, block_type.numel, block_type.of_tensor = known.of_type, known.elements, known.of_tensor
-        block_type.name = f"<{known.text}, {element_type}>"
-
-    def make_tensor(self, tensor: Any, handle: Any, type: Any) -> None:
-        """Replace `tensor.__init__`."""
-        known = getattr(type, "of_tensor", None) if type.is_block() else self._of_scalar
-        if known is None:  # a type from outside the interpreter
-            self._make_tensor(tensor, handle, type)
-            return
-        tensor.handle, tensor.type, tensor.dtype = handle, type, type.scalar
-        tensor.shape, tensor.numel = known
+            self._known[lengths] = self._by_id[id(known.of_type)] = known
+        return known
 
     def _of_tensor(self, type: Any) -> tuple[Any, Any]:
         tensor = object.__new__(tl.tensor)
         self._make_tensor(tensor, None, type)
         return tensor.shape, tensor.numel
+
+
+def make_handle(handle: TensorHandle, data: Any, dtype: Any, attr: dict[str, Any] | None = None) -> None:
+    """Replace `TensorHandle.__init__`. Triton's own check runs only where numpy's elements may be too wide."""
+    handle.data, handle.dtype, handle.attr = data, dtype, {} if attr is None else attr
+    if data.itemsize > 1 and dtype.__class__ is tl.dtype and data.itemsize * 8 > dtype.primitive_bitwidth:
+        handle.__post_init__()
