@@ -134,3 +134,15 @@ def interpreted_once() -> Iterator[None]:
 
     with interpreting_once():
         yield
+
+
+@pytest.fixture
+def kept_builds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """C++ builds of the CUDA track are kept beside pytest's cache, which `make clean` removes."""
+    from kept_builds import keeping_builds  # in tests/workshop
+
+    cache = getattr(request.config, "cache", None)  # None with -p no:cacheprovider
+    folder = tmp_path_factory.getbasetemp() / "builds" if cache is None else cache.mkdir("cuda-builds")
+    folder.mkdir(exist_ok=True)
+    with keeping_builds(folder):
+        yield

@@ -12,7 +12,10 @@ from tilesmith.workshop.course.exercise_file import load_exercise
 from tilesmith.workshop.cuda import check as cuda_check
 from tilesmith.workshop.cuda.check import CudaCheck
 
-pytestmark = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler")
+pytestmark = [
+    pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler"),
+    pytest.mark.usefixtures("kept_builds"),
+]
 SILU = load_exercise(BUILT_IN / "cuda-silu")
 HEADER = "#include <cuda_runtime.h>\n#include <vector>\n#include <unistd.h>\n"
 LOOP = "for (int i = 0; i < elements; ++i) {0}[i] = {1}[i] / (1.0f + expf(-{1}[i]));"

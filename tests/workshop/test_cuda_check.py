@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kept_builds import build_key
 
 from tilesmith.lab.errors import CATALOGUE
 from tilesmith.spec import Spec
@@ -27,35 +28,16 @@ DYNAMIC = (
     ("<<<blocks, THREADS>>>", "<<<blocks, THREADS, THREADS * sizeof(float)>>>"),
 )
 
-pytestmark = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler")
+pytestmark = [
+    pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler"),
+    pytest.mark.usefixtures("kept_builds"),
+]
 
 
 @pytest.fixture(autouse=True)
 def _no_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide an installed nvcc, which would change the results and the duration of these tests."""
     monkeypatch.setattr(cuda_check, "nvcc", lambda: None)
-
-
-@pytest.fixture(autouse=True)
-def _counter_compiled_once(counter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copy the part that counts accesses from the first build: the part is the same for every file."""
-    compile_part = CudaCheck._compile
-
-    def compile_or_copy(check: CudaCheck, command: list[str], *others: str) -> None:
-        if Path(command[-1]).name != counter.name:
-            compile_part(check, command, *others)
-        elif counter.exists():
-            shutil.copy(counter, command[-1])
-        else:
-            compile_part(check, command, *others)
-            shutil.copy(command[-1], counter)
-
-    monkeypatch.setattr(CudaCheck, "_compile", compile_or_copy)
-
-
-@pytest.fixture(scope="module")
-def counter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("counter") / "accesses.o"
 
 
 @pytest.fixture
@@ -268,6 +250,17 @@ def test_counting_part_is_compiled_once(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "file").touch()
     monkeypatch.setenv("TILESMITH_CACHE", str(tmp_path / "file"))  # no folder can be made there
     assert counting_part(compiler, tmp_path, run) == tmp_path / "accesses.o"
+
+
+def test_other_options_or_another_source_are_another_build(tmp_path: Path) -> None:
+    source = tmp_path / "source.cpp"
+    source.write_text("int one;")
+    command = [sys.executable, "-O1", f'-DLEARNERS_FILE="{source}"', "-o", "program"]
+    first = build_key(command, tmp_path)
+    assert build_key(command, tmp_path) == first
+    assert build_key([command[0], "-O2", *command[2:]], tmp_path) != first
+    source.write_text("int two;")
+    assert build_key(command, tmp_path) != first
 
 
 def test_compiler_that_waits_is_not_late_but_one_that_computes_is(

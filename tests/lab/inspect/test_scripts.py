@@ -133,6 +133,7 @@ def test_endless_script_is_stopped(tmp_path: Path) -> None:
     assert [kernel.name for kernel in found.kernels] == ["double_kernel"]
 
 
+@FORKED
 def test_limit_of_cpu_time_stops_a_busy_script(tmp_path: Path) -> None:
     script = tmp_path / "busy.py"
     script.write_text("while True:\n    pass\n")
@@ -200,6 +201,7 @@ def test_a_module_and_a_pytest_node_are_inspected(
     assert [kernel.name for kernel in found.kernels] == ["double_kernel"]
 
 
+@FORKED
 def test_long_loop_ends_early_only_where_nobody_reads_its_results(tmp_path: Path) -> None:
     text = KERNEL + (
         "x = torch.ones(1000, device='cuda')\n"
@@ -207,14 +209,14 @@ def test_long_loop_ends_early_only_where_nobody_reads_its_results(tmp_path: Path
         "    for _ in range(20_000): double(x)\n"
         "measured()\n"
         "rounds, total = 0, torch.zeros(1, device='cuda')\n"
-        "for number in range(1_000):\n"
+        "for number in range(200):\n"
         "    rounds += 1\n"
         "    total += double(x)[0]\n"
-        "assert (rounds, total.item()) == (1_000, 2_000)\n"
+        "assert (rounds, total.item()) == (200, 400)\n"
     )
     found = run(tmp_path, text)
     assert found.ending.kind == "finished", found.ending.traceback
-    assert 50 < found.kernels[0].launches - 1_000 < 100
+    assert 50 < found.kernels[0].launches - 200 < 100
     assert [note for note in found.notes if "loop" in note] == [
         "a loop of 20,000 rounds ended after 51: nobody reads what its launches compute"
     ]

@@ -161,6 +161,8 @@ class Shapes:
             block_type.name = f"<{known.text}, {element}>"
 
         def make_tensor(tensor: Any, handle: Any, type: Any) -> None:
+            dtype: Any
+            known: tuple[Any, Any] | None
             if type.__class__ is plain:
                 dtype, known = type, of_scalar
             elif type.__class__ is block_class or type.is_block():
