@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 MAIN_FILES = ("candidate.py", "solution.py", "submission.py", "main.py", "__init__.py")
@@ -101,8 +102,9 @@ class Candidate:
     def defines(self, kernel_text: str) -> bool:
         """Whether a kernel's text stands in one of the files, apart from layout and comments."""
         wanted = _normal(kernel_text)
-        return wanted is not None and wanted in self._functions()
+        return wanted is not None and wanted in self._functions
 
+    @cached_property
     def _functions(self) -> set[str]:
         found = set()
         for name, content in self.files.items():
@@ -152,6 +154,7 @@ def _names_in(content: bytes) -> set[str]:
     return found
 
 
+@lru_cache(64)
 def _normal(text: str) -> str | None:
     try:
         tree = parsed(text)
