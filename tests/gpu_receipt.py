@@ -40,10 +40,10 @@ def digests(root: Path = ROOT) -> dict[str, str]:
     }
 
 
-def files_with_gpu_tests(root: Path = ROOT) -> list[str]:
+def files_with_gpu_tests(root: Path = ROOT, words: str = r"\bgpu\b|\bon_gpu\b|on_hopper") -> list[str]:
     """Return the test files that name the mark, or a fixture that gives it. Collecting only these takes a third."""
     files = (root / "tests").rglob("test_*.py")
-    named = (path for path in files if re.search(r"\bgpu\b|\bon_gpu\b|on_hopper", path.read_text()))
+    named = (path for path in files if re.search(words, path.read_text()))
     return sorted(path.relative_to(root).as_posix() for path in named)
 
 
@@ -82,10 +82,10 @@ def run(workers: int) -> int:
     files, began = digests(), time.monotonic()
     counts: Counter[str] = Counter()
     failures: list[str] = []
-    tests = files_with_gpu_tests()
+    tests, apart = files_with_gpu_tests(), files_with_gpu_tests(words=r"mark\.alone\b")
     statuses = [
         _pytest(["-n", str(workers), "--dist", "worksteal", "-m", "gpu and not alone", *tests], counts, failures),
-        _pytest(["-m", "gpu and alone", *tests], counts, failures),
+        _pytest(["-m", "gpu and alone", *apart], counts, failures),
     ]
     receipt = {
         "commit": _commit(),
