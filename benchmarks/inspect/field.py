@@ -50,7 +50,11 @@ GLUON_TESTS = {  # of Triton's Gluon tutorials: which tests pytest selects with 
 BLACKWELL = ("tutorial_10-block-scaled-matmul",)  # scripts that launch nothing on an older GPU
 KNOWN_FAULTS: dict[str, tuple[str, ...]] = {  # by script: the kinds of errors that are true
     # Block pointers left Triton with 3.9.
-    **dict.fromkeys(("gems_pointwise", "protenix_tri_attention"), ("compile-error", "kernel-error")),
+    **dict.fromkeys(
+        ("gems_pointwise", "protenix_tri_attention", "mlstm_chunkwise", "mlstm_step", "softmaxn_attention"),
+        ("compile-error", "kernel-error"),
+    ),
+    "scan_scalar": ("out-of-bounds",),  # states past the end of the last sequence: faults.md
     "applied_groupwise_quant": ("compile-error",),  # a global variable that is no tl.constexpr
     "tutorial_06-fused-attention": ("out-of-bounds",),  # v of every head but the first, in fp8: faults.md
 }

@@ -185,3 +185,85 @@ def gluon_wgmma(module: Any) -> Any:
     d = torch.empty_like(c)
     module.small_mma(a, b, c, d, 16)
     return d
+
+
+@case("conch", "conch/kernels/vision/voxelization.py")
+def conch_voxels(module: Any) -> Any:
+    """600 points in 32 voxels of 3 places; some points lie outside."""
+    points = torch.rand(600, 4, device="cuda") * 5
+    counts = torch.zeros(32, device="cuda", dtype=torch.int32)
+    dense = torch.zeros(32, 3, 4, device="cuda")
+    module.generate_dense_voxels_triton_kernel[(3,)](
+        points, 600, 0.0, 0.0, 0.0, 4.0, 4.0, 2.0, 1.0, 1.0, 1.0, 4, 4, 2, 3, counts, dense, cxpr_block_size=256
+    )  # fmt: skip
+    return counts, dense
+
+
+@case("conch", "conch/kernels/vision/nms.py")
+def conch_nms(module: Any) -> Any:
+    corner, size = torch.rand(40, 2, device="cuda") * 30, torch.rand(40, 2, device="cuda") * 20 + 1
+    boxes, scores = torch.cat([corner, corner + size], 1), torch.rand(40, device="cuda")
+    close = torch.zeros(40, 40, device="cuda", dtype=torch.bool)
+    return module.nms_launcher(boxes, scores, close, torch.ones(40, device="cuda", dtype=torch.bool), 0.3)
+
+
+@case("conch", "conch/kernels/vllm/reshape_and_cache.py")
+def conch_reshape_cache(module: Any) -> Any:
+    """The fourth token has no slot."""
+    keys, values = (torch.zeros(3, 4, 2, 24, device="cuda") for _ in range(2))
+    slots = torch.tensor([0, 5, 1, -1, 9], device="cuda")
+    module.reshape_and_cache_launcher(normal(5, 2, 24), normal(5, 2, 24), keys, values, slots)
+    return keys, values
+
+
+@case("conch", "conch/kernels/vllm/copy_blocks.py")
+def conch_copy_blocks(module: Any) -> Any:
+    keys, values = ([normal(6, 300) for _ in range(3)] for _ in range(2))
+    module.copy_blocks_launcher(keys, values, torch.tensor([[0, 3], [1, 4]], device="cuda"))
+    return (*keys, *values)
+
+
+@case("conch", "conch/kernels/embedding/rotary_embedding.py")
+def conch_rotary(module: Any) -> Any:
+    query, key = normal(9, 6 * 64), normal(9, 2 * 64)
+    module.rotary_embedding_launcher(torch.arange(9, device="cuda"), query, key, 64, normal(16, 64))
+    return query, key
+
+
+@case("scan", "accelerated_scan/scalar.py")
+def scan_forward(module: Any) -> Any:
+    """The sequence is longer than a block of 2,048."""
+    return module.scan(torch.rand(2, 3, 2100, device="cuda"), normal(2, 3, 2100))
+
+
+@case("scan", "accelerated_scan/scalar.py")
+def scan_backward(module: Any) -> Any:
+    """Sequences of one whole block: the kernel reads past the end of shorter ones."""
+    forget, inputs = torch.rand(1, 2, 2048, device="cuda", requires_grad=True), normal(1, 2, 2048, grad=True)
+    module.scan(forget, inputs).square().sum().backward()
+    return forget.grad, inputs.grad
+
+
+@case("lightning", "lightning_attn/ops/triton/srmsnorm.py")
+def lightning_norm(module: Any) -> Any:
+    """The second row is zero."""
+    x = normal(5, 60) * torch.tensor([1.0, 0, 1, 1, 1], device="cuda")[:, None]
+    y = module.SimpleRMSNorm(60)(x.requires_grad_())
+    return (y, *torch.autograd.grad(y.square().sum(), x))
+
+
+@case("flashinfer", "flashinfer/triton/kernels/cascade.py")
+def flashinfer_ragged(module: Any) -> Any:
+    ends = torch.tensor([0, 2, 3, 6], device="cuda", dtype=torch.int32)
+    merged, scores = torch.empty(3, 2, 8, device="cuda"), torch.empty(3, 2, device="cuda")
+    module.variable_length_merge_states_kernel[(3,)](
+        normal(6, 2, 8), normal(6, 2), ends, merged, scores, 2, 8, bdx=8, bdy=2
+    )  # fmt: skip
+    return merged, scores
+
+
+@case("flashinfer", "flashinfer/triton/kernels/cascade.py")
+def flashinfer_in_place(module: Any) -> Any:
+    v, s = normal(4, 2, 8), normal(4, 2)
+    module.merge_state_in_place_kernel[(4,)](v, s, normal(4, 2, 8), normal(4, 2), 2, 8, None, bdx=8, bdy=2)
+    return v, s

@@ -41,12 +41,17 @@ PACKAGES = {
     "vllm": "vllm", "sglang": "sglang", "unsloth": "unsloth", "sage": "sageattention", "cce": "cut_cross_entropy",
     "megablocks": "megablocks", "colossal": "colossalai", "ring": "ring_flash_attn", "protenix": "protenix",
     "openfold": "openfold3", "aiter": "aiter", "lmdeploy": "lmdeploy",
-    "adasplash": "adasplash", "deepspeed": "deepspeed", "rwkv": "rwkvfla",
+    "adasplash": "adasplash", "deepspeed": "deepspeed", "rwkv": "rwkvfla", "conch": "conch", "trifast": "trifast",
+    "mlstm": "mlstm_kernels", "scan": "accelerated_scan",
+    "nsa": "native_sparse_attention_pytorch", "lightning": "lightning_attn",
+    "softmaxn": "flash_attention_softmax_n", "sinkhorn": "flash_sinkhorn", "rotarytorch": "rotary_embedding_torch",
+    "flashinfer": "flashinfer",
 }  # fmt: skip
 FOLDERS = ("deepseek", "applied", "tutorials")  # of scripts, no packages: only --root names them
 BARE = {  # scripts/_bare.py
     *("mamba", "flash", "bnb", "xformers", "lightllm", "torchao", "vllm", "sglang", "unsloth", "sage", "megablocks"),
-    *("colossal", "ring", "protenix", "openfold", "aiter", "lmdeploy", "deepspeed"),
+    *("colossal", "ring", "protenix", "openfold", "aiter", "lmdeploy", "deepspeed", "nsa"),
+    *("rotarytorch", "flashinfer"),
 }
 MODULES = {"liger_kernel": "liger_kernel.transformers.functional", "fla": "fla.ops.gla"}  # import what scripts use
 SECONDS = 120  # of CPU time, for one script

@@ -32,6 +32,15 @@ def overflowing_kernel(x_ptr, stride, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def masked_overflow_kernel(x_ptr, n, SHARED: tl.constexpr, BLOCK: tl.constexpr):
+    lanes = tl.arange(0, BLOCK)
+    places = tl.where(lanes < n, lanes, 2**30) * 4
+    if SHARED:
+        places = tl.where(lanes < n, places, 0)
+    tl.store(x_ptr + places[:, None], 1.0, mask=((lanes < n) | SHARED)[:, None])
+
+
+@triton.jit
 def masked_scale_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
     places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + places, mask=places < n)
@@ -97,6 +106,21 @@ def test_overflow_of_32_bits_reaches_the_access() -> None:
     follower = Follower(0, 3)
     interpret(overflowing_kernel, (4,), {"x_ptr": torch.zeros(8), "stride": 2**30, "BLOCK": 8}, follower)
     assert [place is not None for place in follower.overflows] == [False, False, False, True]
+
+
+def test_overflow_in_masked_lanes_does_not_reach_the_access() -> None:
+    for shared in (False, True):
+        follower = Follower(0)
+        interpret(
+            masked_overflow_kernel, (1,), {"x_ptr": torch.zeros(32), "n": 5, "SHARED": shared, "BLOCK": 8}, follower
+        )
+        assert follower.overflows == [None]
+
+
+def test_overflow_in_one_active_lane_reaches_the_access() -> None:
+    wide = {"x_ptr": torch.zeros(32), "stride": 2**31 - 4, "BLOCK": 8}
+    interpret(overflowing_kernel, (2,), wide, follower := Follower(1))
+    assert [place is not None for place in follower.overflows] == [False, True]
 
 
 class Keeper:

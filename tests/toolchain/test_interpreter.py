@@ -304,6 +304,19 @@ def atomic_kernel(count_ptr, lock_ptr, place):
     tl.atomic_cas(lock_ptr + place, 0, 1)
 
 
+@triton.jit
+def masked_atomic_kernel(count_ptr, before_ptr, n, BLOCK: tl.constexpr):
+    lanes = tl.arange(0, BLOCK)
+    tl.store(before_ptr + lanes, tl.atomic_add(count_ptr + lanes, 1, mask=lanes < n))
+
+
+def test_atomic_gives_zero_to_lanes_that_are_off() -> None:
+    count, before = torch.arange(1024, dtype=torch.int32), torch.full((1024,), -1, dtype=torch.int32)
+    interpret(masked_atomic_kernel, (1,), {"count_ptr": count, "before_ptr": before, "n": 3, "BLOCK": 1024})
+    assert before[:3].tolist() == [0, 1, 2]
+    assert not before[3:].any()
+
+
 def test_guards_atomics() -> None:
     count, lock = torch.zeros(4, dtype=torch.int32), torch.zeros(2, dtype=torch.int32)
     interpret(atomic_kernel, (3,), {"count_ptr": count, "lock_ptr": lock, "place": 1})

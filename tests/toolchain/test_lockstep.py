@@ -14,7 +14,15 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from tilesmith.toolchain.interpreter import Access, Launched, Observer, OutOfBounds, interpret, interpret_together
+from tilesmith.toolchain.interpreter import (
+    Access,
+    Launched,
+    Observer,
+    OutOfBounds,
+    interpret,
+    interpret_together,
+    tiles,
+)
 
 Program = tuple[int, int, int]
 
@@ -249,3 +257,44 @@ def test_out_of_bounds_store_names_its_program_and_line() -> None:
     line = far_kernel.fn.__code__.co_firstlineno + 3
     assert {(error.access.file, error.access.line) for error in seen.errors} == {(__file__, line)}
     assert seen.stored == 160
+
+
+class _OnlyWrites(_Seen):
+    only_writes = True
+
+    def load(self, access: Access) -> None:
+        raise AssertionError("a load is shown")
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_tiles_copied_row_by_row_are_those_at_their_addresses(together: bool) -> None:
+    torch.manual_seed(0)
+    kernel, grid, arguments = _persistent()
+    expected, found = _copied(arguments), _copied(arguments)
+    interpret(kernel, grid, expected, Observer())  # sees every address
+    quiet = _OnlyWrites()
+    if together:
+        assert interpret_together(Launched(kernel, grid, found, {}), quiet, _programs(grid)) == []
+    else:
+        interpret(kernel, grid, found, quiet)
+    torch.testing.assert_close(found["c_ptr"], expected["c_ptr"], rtol=0, atol=0)
+    assert quiet.stored == 70 * 88
+
+
+def test_loads_of_tiles_inside_their_tensor_need_no_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, _, arguments = _persistent()
+    whole = TensorDescriptor.from_tensor(torch.randn(80, 48).half(), [16, 16])
+    arguments |= {"a": whole, "b": whole, "c_ptr": torch.zeros(80, 80), "M": 80, "N": 80, "K": 48, "PROGRAMS": 25}
+    made: set[str] = set()  # arguments whose addresses are made for several programs
+    addresses_of = tiles.addresses_of
+
+    def noting(block: Any, base: Any, *fields: Any) -> Any:
+        if max(np.size(one.data) for one in fields) > 1:
+            made.add(base.dtype.argument)
+        return addresses_of(block, base, *fields)
+
+    monkeypatch.setattr(tiles, "addresses_of", noting)
+    assert interpret_together(Launched(kernel, (25, 1, 1), arguments, {}), None, _programs((25, 1, 1))) == []
+    assert made == {"c_ptr"}
+    product = whole.base.float() @ whole.base.float().T
+    torch.testing.assert_close(arguments["c_ptr"], product, rtol=1e-3, atol=1e-3)

@@ -17,7 +17,7 @@ Files, in reading order:
 - `operations.py`: operations that an observer sees.
 - `values/`: undefined values, error, infinities and hints.
 - `all_programs.py`: the addresses of every program, computed for many programs at once.
-- `tiles.py`: addresses and masks of tensor descriptors.
+- `tiles.py`: tiles of tensor descriptors.
 - `lockstep.py`: many programs performed together.
 - `gluon/`: an interpreter of Gluon kernels.
 - `language.py`: functions of `triton.language` for the interpreter.

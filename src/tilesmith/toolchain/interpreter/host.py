@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -47,6 +47,17 @@ def with_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> 
     if isinstance(value, TensorWrapper):
         return TensorWrapper(with_tensors(value.base, change), value.dtype)
     return change(value) if isinstance(value, torch.Tensor) else value
+
+
+def tensors_in(arguments: Mapping[str, object]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Return the tensors among a kernel's arguments, by the name for messages."""
+    for name, value in arguments.items():
+        if isinstance(value, torch.Tensor):
+            yield name, value
+        elif isinstance(value, (TensorWrapper, *DESCRIPTORS)):
+            yield from tensors_in({name: value.base})
+        elif isinstance(value, tuple):
+            yield from tensors_in({f"{name}[{index}]": element for index, element in enumerate(value)})
 
 
 class HostCopies:

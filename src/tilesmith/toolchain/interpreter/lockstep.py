@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +28,10 @@ from tilesmith.toolchain.interpreter.all_programs import (
     program_of,
     same_path,
 )
-from tilesmith.toolchain.interpreter.memory import Observer, Program, kernel_position, tensors_in
+from tilesmith.toolchain.interpreter.host import tensors_in
+from tilesmith.toolchain.interpreter.memory import Observer, Program, kernel_position
 from tilesmith.toolchain.interpreter.running import Launched, recording
+from tilesmith.toolchain.interpreter.tiles import whole_tiles
 
 MOST_STEPS = 50_000  # of one program
 MOST_ELEMENTS = 1 << 18  # of one block, over all programs of a chunk; larger ones leave the CPU's cache
@@ -189,6 +191,13 @@ class Branches(Evaluation):
         return [one[:count] for one in node.function(blocks)]  # type: ignore[misc]
 
 
+class _Tile(NamedTuple):
+    """The addresses or the mask of a tile, which `function(*fields)` computes."""
+
+    function: Any
+    fields: list[Any]
+
+
 class Lockstep(Branches):
     """Performs the record of one program for several programs, given by their numbers."""
 
@@ -221,7 +230,9 @@ class Lockstep(Branches):
     def _perform(self, *, with_effects: bool) -> Iterator[list[Array]]:
         """Yield what each effect is given: pointers, value and mask in the order of the arguments."""
         for node in self._order:
-            if node.name in ("load", "store", "atomic"):
+            if node.name == "load" and (tiles := self._whole_tiles(node)) is not None:
+                self._known[node] = tiles
+            elif node.name in ("load", "store", "atomic"):
                 handles = self._handles(node)
                 if node.name != "load":
                     yield [one.data for one in handles if isinstance(one, TensorHandle)]
@@ -234,6 +245,22 @@ class Lockstep(Branches):
             for one in node.inputs():
                 if self._uses[one] == node.number:
                     self._known.pop(one, None)
+
+    def _evaluate(self, node: Node) -> Any:
+        if node.name == "tile":  # computed by the access, unless that can do without
+            return _Tile(node.function, [TensorHandle(self._row(one), one.dtype) for one in node.arguments])
+        return super()._evaluate(node)
+
+    def _row(self, argument: Any) -> Any:
+        row = super()._row(argument)
+        return row.function(*row.fields).data if isinstance(row, _Tile) else row
+
+    def _whole_tiles(self, node: Node) -> Array | None:
+        """Return what a load through a descriptor gives to all programs; None where a tile needs its addresses."""
+        tile: Any = self._known.get(getattr(node.arguments[0], "node", node))
+        if not isinstance(tile, _Tile) or self._builder.memory.is_watched:
+            return None
+        return whole_tiles(self._builder.memory, node.handle.data.shape, *tile.fields)
 
     def _handles(self, node: Node) -> list[Any]:
         rows = [self._row(one) for one in node.arguments]

@@ -6,7 +6,7 @@ import ctypes
 import gc
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
-from tilesmith.toolchain.gluon import DESCRIPTORS
+from tilesmith.toolchain.interpreter.host import tensors_in
 
 if TYPE_CHECKING:
     from tilesmith.toolchain.interpreter.operations import Operation
@@ -115,6 +115,7 @@ class Misuse(Exception):
 class Observer:
     """Sees what interpreted kernels do. Override the methods that you need."""
 
+    only_writes = False  # whether stores, atomics and errors are all that it sees, which is fast
     measures_precision = False  # whether followed programs are also computed in float64, which is slow
     stepped: Collection[Program] = ()  # programs whose variables to show after each statement, which is slow
 
@@ -197,6 +198,11 @@ class Region:
             contiguous=tensor.is_contiguous(),
         )  # fmt: skip
 
+    def array(self, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return the memory as an array."""
+        whole: Any = ctypes.c_byte * ((self.end - self.start) // dtype.itemsize * dtype.itemsize)
+        return np.frombuffer(whole.from_address(self.start), dtype)
+
     def contains(self, first: int, last: int) -> bool:
         return self.start <= first and last <= self.end
 
@@ -233,6 +239,11 @@ class Memory:
         self.doubt: Doubt | None = None  # lanes of the last load that must not decide a result
         self.place: tuple[str, int] | None = None  # file and line of an access that no kernel's frame performs
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether an observer sees more than what programs write."""
+        return any(not observer.only_writes for observer in self.observers)
+
     def admit(
         self,
         kind: str,
@@ -250,14 +261,15 @@ class Memory:
         active = addresses if mask.all() else addresses[mask]
         own = self.regions.get(getattr(pointers.dtype, "argument", ""))
         within = self._hold(own, active, element_bytes)
-        if within and not self.observers:
+        if within and not (self.is_watched if kind == "load" else self.observers):
             return mask
         frame = _kernel_frame(sys._getframe(1))
         file, line = self.place or ((frame.f_code.co_filename, frame.f_lineno) if frame else _NOWHERE)
+        overflow = getattr(pointers, "overflow", None)
         access = Access(
             kind, program, self.kernel, file, line, addresses, mask, element_bytes, value, own.name if own else None,
-            _column(frame), getattr(pointers, "overflow", None), bounded, masked, operation,
-            getattr(pointers, "hint", None),
+            _column(frame), overflow.place if overflow and overflow.lanes[mask].any() else None, bounded, masked,
+            operation, getattr(pointers, "hint", None),
         )  # fmt: skip
         self.doubt = None
         for observer in self.observers:
@@ -286,10 +298,8 @@ class Memory:
         places = np.where(lanes, pointers.data - np.uint64(own.start), np.uint64(0))
         if int(np.bitwise_or.reduce(places, axis=None)) % dtype.itemsize:
             return None
-        count = (own.end - own.start) // dtype.itemsize
-        memory: Any = (ctypes.c_byte * (count * dtype.itemsize)).from_address(own.start)
         shift = np.uint64(dtype.itemsize.bit_length() - 1)
-        return Elements(np.frombuffer(memory, dtype), (places >> shift).view(np.intp))
+        return Elements(own.array(dtype), (places >> shift).view(np.intp))
 
     def _hold(self, own: Region | None, active: NDArray[np.uint64], element_bytes: int) -> bool:
         if active.size == 0:
@@ -346,17 +356,6 @@ class Memory:
             f"{access.kernel} ({access.file}:{access.line}), program {access.program}: {direction} {place}"
             f" ({np.count_nonzero(bad)} of {access.mask.size} lanes out of bounds)"
         )
-
-
-def tensors_in(arguments: Mapping[str, object]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Return the tensors among a kernel's arguments, by the name for messages."""
-    for name, value in arguments.items():
-        if isinstance(value, torch.Tensor):
-            yield name, value
-        elif isinstance(value, (triton.runtime.jit.TensorWrapper, *DESCRIPTORS)):
-            yield from tensors_in({name: value.base})
-        elif isinstance(value, tuple):
-            yield from tensors_in({f"{name}[{index}]": element for index, element in enumerate(value)})
 
 
 def _live_tensors() -> list[Region]:

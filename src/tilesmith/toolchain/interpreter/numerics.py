@@ -20,6 +20,7 @@ BitArray = NDArray[Any]
 
 BFLOAT16 = "bf16"
 _E2M1 = np.array([sign * size for sign in (1, -1) for size in (0, 0.5, 1, 1.5, 2, 3, 4, 6)], dtype=np.float32)
+_E2M1_PAIRS = np.stack([_E2M1[np.arange(256) & 0xF], _E2M1[np.arange(256) >> 4]], axis=-1)  # by byte
 _FLOAT8 = {
     "fp8e4nv": torch.float8_e4m3fn,
     "fp8e5": torch.float8_e5m2,
@@ -82,11 +83,12 @@ def scaled_operand(values: NDArray[Any], scale: Any, format_name: str, packs_k: 
     neighbours along K with `packs_k`, else along the rows; the lower half comes first.
     """
     if format_name == "E2M1":
-        axis = -1 if packs_k else -2
-        halves = np.stack([values & 0xF, values >> 4], axis)
-        shape = list(values.shape)
-        shape[axis] *= 2
-        values = _E2M1[halves.reshape(shape)]
+        *batch, rows, columns = values.shape
+        pairs = _E2M1_PAIRS[values]
+        if packs_k:
+            values = pairs.reshape(*batch, rows, 2 * columns)
+        else:
+            values = np.swapaxes(pairs, -1, -2).reshape(*batch, 2 * rows, columns)
     wide: FloatArray = values.astype(np.float32, copy=False)
     if scale is None:
         return wide
@@ -94,8 +96,9 @@ def scaled_operand(values: NDArray[Any], scale: Any, format_name: str, packs_k: 
     if factors.dtype.kind != "f":
         exponents = factors.view(np.uint8).astype(np.int32)
         factors = np.where(exponents == 255, np.nan, np.ldexp(np.float32(1), exponents - 127))
-    repeated: FloatArray = np.repeat(factors, wide.shape[-1] // factors.shape[-1], axis=-1).astype(np.float32)
-    return wide * repeated
+    groups = wide.reshape(*factors.shape, -1)  # a view
+    scaled: FloatArray = (groups * factors.astype(np.float32)[..., None]).reshape(wide.shape)
+    return scaled
 
 
 def narrow(values: NDArray[Any], format_name: str, *, toward_zero: bool = False) -> BitArray:

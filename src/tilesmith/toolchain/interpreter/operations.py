@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import triton.language as tl
+from numpy.typing import NDArray
 from triton.runtime.interpreter import TensorHandle
 
 from tilesmith.toolchain.interpreter.memory import Observer, Program, kernel_position
@@ -52,6 +53,14 @@ _EXACT: dict[str, Callable[[Any, Any], Any]] = {
     "shl": lambda number, by: np.where(by < 32, number << np.minimum(by, 31), 0),
 }
 _CONVERSIONS = ("int_cast", "trunc")
+_NOWHERE = np.zeros(1, dtype=bool)
+
+
+class Overflow(NamedTuple):
+    """Where 32-bit arithmetic on an address overflowed, and the lanes of a block that follow from it."""
+
+    place: tuple[str, int]
+    lanes: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -128,10 +137,10 @@ class Recorder:
     def _note(self, name: str, inputs: list[Any], results: list[Any]) -> None:
         kind = _KIND_OF.get(name)
         origins = sorted({origin for handle in inputs for origin in getattr(handle, "origins", ())})
-        overflow = next((handle.overflow for handle in inputs if hasattr(handle, "overflow")), None)
+        overflow = _passed_on(name, inputs, results)
         hint = next((handle.hint for handle in inputs if hasattr(handle, "hint")), None)
-        if overflow is None and _overflows(name, inputs, results):
-            overflow = kernel_position(sys._getframe(2))
+        if overflow is None and (lanes := _overflows(name, inputs, results)).any():
+            overflow = Overflow(kernel_position(sys._getframe(2)), lanes)
         if kind in _ALWAYS_SHOWN or (kind is not None and origins):
             self._show(kind, name, inputs, results, tuple(origins))
             origins = [self._count - 1]
@@ -182,11 +191,33 @@ def _has_nan(handle: Any) -> bool:
     return handle.data.dtype.kind == "f" and bool(np.isnan(handle.data).any())
 
 
-def _overflows(name: str, inputs: list[Any], results: list[Any]) -> bool:
-    """Whether a 32-bit integer operation overflowed, or a conversion to 32 bits lost digits."""
+def _passed_on(name: str, inputs: list[Any], results: list[Any]) -> Overflow | None:
+    """Return where the operands of an operation overflowed, with the lanes of its result that follow from these."""
+    found = [handle.overflow for handle in inputs if hasattr(handle, "overflow")]
+    if not found or not results:
+        return None
+    shape = results[0].data.shape
+    if name == "select":
+        chosen, *sides = inputs
+        lanes = np.where(chosen.data, *(one.overflow.lanes if hasattr(one, "overflow") else False for one in sides))
+        return Overflow(found[0].place, np.broadcast_to(lanes, shape))
+    return Overflow(found[0].place, np.logical_or.reduce([_moved(name, one.lanes, shape) for one in found]))
+
+
+def _moved(name: str, lanes: NDArray[np.bool_], shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    if lanes.size == np.prod(shape) and name != "trans":
+        return lanes.reshape(shape)
+    try:
+        return np.broadcast_to(lanes, shape)
+    except ValueError:
+        return np.ones(shape, dtype=bool)  # perhaps all of them
+
+
+def _overflows(name: str, inputs: list[Any], results: list[Any]) -> NDArray[np.bool_]:
+    """Return where a 32-bit integer operation overflowed, or a conversion to 32 bits lost digits."""
     if name in _CONVERSIONS and results and results[0].data.dtype == np.int32 and inputs[0].data.dtype == np.int64:
-        return not np.array_equal(inputs[0].data, results[0].data)
+        return np.asarray(inputs[0].data != results[0].data)
     if name not in _EXACT or len(inputs) != 2 or results[0].data.dtype != np.int32:
-        return False
+        return _NOWHERE
     left, right = (handle.data.astype(np.int64) for handle in inputs)
-    return not np.array_equal(_EXACT[name](left, right), results[0].data)
+    return np.asarray(_EXACT[name](left, right) != results[0].data)

@@ -8,14 +8,13 @@ and histograms. Here all releases behave like hardware.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import triton.language as tl
 from numpy.typing import NDArray
-from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions, TensorHandle, _interpreter, _ir
+from triton.runtime.interpreter import InterpreterOptions, TensorHandle, _interpreter, _ir
 
 from tilesmith.hardware.rates import SINGLE_PRECISIONS
 from tilesmith.toolchain.interpreter.all_programs import PathRecorder
@@ -35,7 +34,7 @@ from tilesmith.toolchain.interpreter.numerics import (
 )  # fmt: skip
 from tilesmith.toolchain.interpreter.operations import Recorder
 from tilesmith.toolchain.interpreter.ptx import inline_assembly
-from tilesmith.toolchain.interpreter.tiles import padding_of
+from tilesmith.toolchain.interpreter.tiles import TileOperations
 from tilesmith.toolchain.interpreter.values.hints import Hints
 from tilesmith.toolchain.interpreter.values.other_order import reordered
 from tilesmith.toolchain.interpreter.values.undefined import UndefinedLanes, undefined_of
@@ -63,13 +62,12 @@ class _Results(list[Any]):
 _SAME_WIDTH = {tl.float32: tl.int32, tl.float64: tl.int64}
 
 
-class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no types
+class Builder(TileOperations):
     """Performs the operations of one program at a time, on numpy arrays."""
 
     memory: Memory
     recorder: Recorder | None = None
     path: PathRecorder | None = None
-    _bounded = False
     _is_of_sum = False
 
     def __init__(self) -> None:
@@ -157,7 +155,7 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         return TensorHandle(np.bincount(values.astype(np.int64), minlength=bins).astype(np.int32), tl.int32)
 
     def create_dot(self, a: Handle, b: Handle, d: Handle, input_precision: Any, max_num_imprecise_acc: Any) -> Handle:
-        if self.memory.observers:
+        if self.memory.is_watched:
             self._show_dot(a, b, d, input_precision.name.lower())
             self.threads_wait(certain=False)
         # Tensor cores accumulate products of 16-bit floats in float32 and round the result once.
@@ -262,40 +260,6 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
     def create_atomic_store(self, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> None:
         self._store("atomic", ptr, val, mask, _ordered("store", sem, scope))
 
-    def create_descriptor_load(self, desc: Any, indices: list[Handle], *hints: Any) -> Handle:
-        if is_narrow(desc.base.get_element_ty().name) and desc.padding == _ir.PADDING_OPTION.PAD_NAN:
-            return self.load_tile(*desc.materialize_pointers(indices), padding_of(desc))
-        with self._through_descriptor():
-            return super().create_descriptor_load(desc, indices, *hints)
-
-    def create_descriptor_store(self, desc: Any, value: Handle, indices: list[Handle], *hints: Any) -> Any:
-        with self._through_descriptor():
-            return super().create_descriptor_store(desc, value, indices, *hints)
-
-    def load_tile(self, *pointers_mask_other: Handle) -> Handle:
-        with self._through_descriptor():
-            return self._load("load", *pointers_mask_other)
-
-    def store_tile(self, pointers: Handle, value: Handle, mask: Handle) -> None:
-        with self._through_descriptor():
-            self._store("store", pointers, value, mask)
-
-    def create_descriptor_gather(self, *arguments: Any) -> Handle:
-        with self._through_descriptor():
-            return super().create_descriptor_gather(*arguments)
-
-    def create_descriptor_scatter(self, *arguments: Any) -> Any:
-        with self._through_descriptor():
-            return super().create_descriptor_scatter(*arguments)
-
-    @contextmanager
-    def _through_descriptor(self) -> Iterator[None]:
-        self._bounded = True
-        try:
-            yield
-        finally:
-            self._bounded = False
-
     def create_atomic_rmw(self, rmwOp: Any, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
         lanes = self._admit("atomic", ptr, mask, values_of(val), _ordered(rmwOp.name.lower(), sem, scope))
         if val.dtype.scalar == tl.bfloat16 and rmwOp == _ir.ATOMIC_OP.FADD:
@@ -306,7 +270,10 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
             places = TensorHandle(ptr.data, tl.pointer_type(integer))
             before = super().create_atomic_rmw(rmwOp, places, bits, TensorHandle(lanes, tl.int1), sem, scope)
             return TensorHandle(before.data.view(val.data.dtype), val.dtype.scalar)
-        return super().create_atomic_rmw(rmwOp, ptr, val, TensorHandle(lanes, tl.int1), sem, scope)
+        before = super().create_atomic_rmw(rmwOp, ptr, val, TensorHandle(lanes, tl.int1), sem, scope)
+        if not lanes.all():  # the stock one leaves other lanes as they are in fresh memory
+            before.data = np.where(lanes, before.data, np.zeros_like(before.data))
+        return before
 
     def create_atomic_cas(self, ptr: Handle, cmp: Handle, val: Handle, sem: Any, scope: Any) -> Handle:
         lanes = self._admit("atomic", ptr, None, values_of(val), _ordered("cas", sem, scope))
@@ -332,7 +299,7 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
             found = elements.values[elements.indices]
             values = found if lanes.all() else np.where(lanes, found, filler)
         loaded = TensorHandle(values, pointers.get_element_ty())
-        if self.memory.observers:
+        if self.memory.is_watched:
             self._note_undefined(loaded, pointers, mask, other)
         return loaded
 

@@ -1,18 +1,21 @@
-"""The addresses and masks of tiles that kernels reach through tensor descriptors, for one program or for many.
+"""Tiles that kernels reach through tensor descriptors, for one program or for many.
 
-Every function takes the fields of a descriptor and the indices of a tile as scalars with one row for each program.
+The functions take the fields of a descriptor and the indices of a tile as scalars with one row for each program.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import triton.language as tl
 from numpy.typing import NDArray
-from triton.runtime.interpreter import TensorHandle, _ir
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, _ir
 
-from tilesmith.toolchain.interpreter.numerics import handle_of
+from tilesmith.toolchain.interpreter.memory import Memory
+from tilesmith.toolchain.interpreter.numerics import handle_of, is_narrow, numpy_dtype
 
 Handle = Any
 
@@ -59,6 +62,38 @@ def materialize_pointers(descriptor: Any, offsets: list[Handle]) -> tuple[Handle
     return TensorHandle(addresses, descriptor.base.dtype.scalar), TensorHandle(inside, tl.int1)
 
 
+def whole_tiles(memory: Memory, block: tuple[int, ...], base: Handle, *fields: Handle) -> NDArray[Any] | None:
+    """Return the elements of tiles that lie inside their tensor, copied row by row; None if a tile does not.
+
+    A gather would need the address of every element.
+    """
+    own = memory.regions.get(getattr(base.dtype, "argument", ""))
+    dtype, dimensions = numpy_dtype(base.get_element_ty()), len(block)
+    size = dtype.itemsize
+    rows = [np.asarray(field.data).reshape(-1).astype(np.int64) for field in fields]
+    lengths, strides, indices = (rows[start : start + dimensions] for start in range(0, 3 * dimensions, dimensions))
+    inside = all(np.all((at >= 0) & (at + step <= end)) for at, step, end in zip(indices, block, lengths, strict=True))
+    if (
+        own is None
+        or not inside
+        or any(one.size > 1 or one[0] < 0 for one in strides)
+        or np.any(indices[-1] * size % 16)
+    ):
+        return None
+    steps = [size * int(one[0]) for one in strides]
+    starts = np.asarray(base.data).reshape(-1).astype(np.int64) - own.start
+    for index, step in zip(indices, steps, strict=True):
+        starts = starts + index * step
+    reach = sum(step * (length - 1) for step, length in zip(steps, block, strict=True)) + size
+    content = own.array(np.dtype(np.uint8))
+    if starts.min() < 0 or starts.max() + reach > content.size:
+        return None
+    found = np.empty((starts.size, *block), dtype)
+    for row, start in enumerate(starts.tolist()):
+        found[row] = np.ndarray(block, dtype, content, start, steps)
+    return found
+
+
 def _offsets(block: tuple[int, ...], fields: tuple[Handle, ...]) -> list[NDArray[np.int64]]:
     """Return the indices of a tile's elements along each dimension."""
     steps = np.indices(block, dtype=np.int64, sparse=True)
@@ -67,3 +102,48 @@ def _offsets(block: tuple[int, ...], fields: tuple[Handle, ...]) -> list[NDArray
 
 def _spread(handle: Handle, dimensions: int) -> NDArray[Any]:
     return np.asarray(handle.data).reshape(-1, *[1] * dimensions)
+
+
+class TileOperations(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no types
+    """Operations on tensor descriptors."""
+
+    memory: Memory
+    _bounded = False  # whether a descriptor masks the elements of the present access
+
+    def create_descriptor_load(self, desc: Any, indices: list[Handle], *hints: Any) -> Handle:
+        if not self.memory.is_watched and not getattr(desc, "round_f32_to_tf32", False):
+            found = whole_tiles(self.memory, tuple(desc.block_shape), *fields_of(desc, indices))
+            if found is not None:
+                return TensorHandle(found[0], desc.base.get_element_ty())
+        if is_narrow(desc.base.get_element_ty().name) and desc.padding == _ir.PADDING_OPTION.PAD_NAN:
+            return self.load_tile(*desc.materialize_pointers(indices), padding_of(desc))
+        with self._through_descriptor():
+            return super().create_descriptor_load(desc, indices, *hints)
+
+    def create_descriptor_store(self, desc: Any, value: Handle, indices: list[Handle], *hints: Any) -> Any:
+        with self._through_descriptor():
+            return super().create_descriptor_store(desc, value, indices, *hints)
+
+    def load_tile(self, *pointers_mask_other: Handle) -> Handle:
+        with self._through_descriptor():
+            return self._load("load", *pointers_mask_other)
+
+    def store_tile(self, pointers: Handle, value: Handle, mask: Handle) -> None:
+        with self._through_descriptor():
+            self._store("store", pointers, value, mask)
+
+    def create_descriptor_gather(self, *arguments: Any) -> Handle:
+        with self._through_descriptor():
+            return super().create_descriptor_gather(*arguments)
+
+    def create_descriptor_scatter(self, *arguments: Any) -> Any:
+        with self._through_descriptor():
+            return super().create_descriptor_scatter(*arguments)
+
+    @contextmanager
+    def _through_descriptor(self) -> Iterator[None]:
+        self._bounded = True
+        try:
+            yield
+        finally:
+            self._bounded = False

@@ -48,6 +48,8 @@ def unwritten_elements(tensor: torch.Tensor, written: NDArray[np.bool_]) -> NDAr
 class WrittenBytes(Observer):
     """Marks the bytes that programs of a launch store."""
 
+    only_writes = True
+
     def __init__(
         self,
         tensors: Iterable[torch.Tensor],
