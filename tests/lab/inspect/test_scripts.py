@@ -201,6 +201,25 @@ def test_a_module_and_a_pytest_node_are_inspected(
     assert [kernel.name for kernel in found.kernels] == ["double_kernel"]
 
 
+def test_error_without_a_message_names_its_line(tmp_path: Path) -> None:
+    found = run(tmp_path, "def checked(x):\n    assert x > 1\n\nchecked(1)\n")
+    assert found.ending.message.startswith("AssertionError at ")
+    assert found.ending.message.endswith(":2: assert x > 1")
+
+
+def test_long_loop_under_a_profiler_ends_early(tmp_path: Path) -> None:
+    text = KERNEL + (
+        "import triton.profiler as proton\n"
+        "x = torch.ones(1000, device='cuda')\n"
+        "proton.start('loop')\n"
+        "proton.activate(0)\n"
+        "for _ in range(20_000): double(x)\n"
+    )
+    found = run(tmp_path, text)
+    assert found.ending.kind == "finished", found.ending.traceback
+    assert 50 < found.kernels[0].launches < 100
+
+
 @FORKED
 def test_long_loop_ends_early_only_where_nobody_reads_its_results(tmp_path: Path) -> None:
     text = KERNEL + (

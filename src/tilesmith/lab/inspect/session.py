@@ -292,6 +292,7 @@ class Session:
     def _defer(self, launched: Launched, programs: Iterator[Program], effects: Effects) -> None:
         if is_benchmarking() and effects.only_floats:  # integers may be indices of a later launch
             self.tensors.all_written(list(tensors_in(launched.arguments)))
+            self._deferred.added += 1  # and dropped
             return
         self._deferred.add(launched, programs, effects.written)
         if effects.reaches_others:  # tensors behind a table of addresses may be gone later

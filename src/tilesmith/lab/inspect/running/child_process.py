@@ -152,7 +152,10 @@ def _summary(session: Any, script: str, arguments: Sequence[str]) -> dict[str, A
 
 
 def _message(error: BaseException) -> str:
-    """Return the line of an error that has its class and the start of its message."""
+    """Return the line of an error that has its class and the start of its message; without one, the failing line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not str(error) and frames:
+        return f"{type(error).__name__} at {Path(frames[-1].filename).name}:{frames[-1].lineno}: {frames[-1].line}"
     lines = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
     return next((line.strip() for line in lines if type(error).__name__ in line.partition(":")[0]), lines[-1])
 
