@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import datetime
 import io
 import json
 import multiprocessing
@@ -26,8 +27,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from field import commit_of, versions_of
 from handmade_cases import CASES, stand_ins
 from handmade_faults import FAULTS, Planted
+from planted import roots_of
 
 SECONDS = 120  # of CPU time, for one call
 
@@ -135,38 +138,51 @@ def verdict(planted: Planted, clean: list[Any], found: list[Any], lines: list[in
     return ("no effect", planted.harmless) if planted.harmless else ("missed", "")
 
 
+def stored(rows: list[dict[str, Any]], table: Path) -> None:
+    """Write rows into a table, in place of earlier rows of the same cases."""
+    earlier = json.loads(table.read_text())["rows"] if table.is_file() else []
+    cases = {row["case"] for row in rows}
+    kept = [row for row in earlier if row["case"] not in cases]
+    table.write_text(json.dumps({"rows": [*kept, *rows]}, indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", action="append", default=[], metavar="LIBRARY=FOLDER")
+    parser.add_argument("--root", action="append", default=[], metavar="LIBRARY=FOLDER[@VERSION]")
     parser.add_argument("--case", action="append", default=[], help="only cases whose names start so")
+    parser.add_argument("--commit", default=commit_of(Path(__file__).parent), help="of Tilesmith")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     import torch
     import triton
 
-    import tilesmith
-    import tilesmith.lab.inspect.session  # imported before the forks
+    import tilesmith.lab.inspect.session  # noqa: F401  # imported before the forks
 
-    roots = {name: Path(path).expanduser() for name, _, path in (one.partition("=") for one in options.root)}
-    versions = {"tilesmith": tilesmith.__version__, "torch": torch.__version__, "triton": triton.__version__}
+    roots = roots_of(options.root)
+    versions = versions_of(options.root)
     rows: list[dict[str, Any]] = []
     for name, case in CASES.items():
         if case.library not in roots or not (not options.case or any(name.startswith(one) for one in options.case)):
             continue
         source = roots[case.library] / case.file
         text = source.read_text()
+        origin = {"version": versions.get(case.library, ""), "torch": torch.__version__, "triton": triton.__version__}
+        origin |= {"commit": options.commit, "date": str(datetime.date.today())}
         kernels, clean, error = inspected(name, text, source)
         errors = [one for one in clean if one[1] == "error"]
         word = "not run" if error or not kernels else "false error" if errors else "clean"
-        rows.append({"case": name, "fault": "none", "verdict": word, "finding": error or str(errors[:1] or "")})
+        rows.append(
+            {"case": name, "fault": "none", "verdict": word, "finding": error or str(errors[:1] or "")} | origin
+        )
         print(f"{word:10} {name} {error}", flush=True)
         for planted in (one for one in FAULTS if one.case == name):
             faulty, lines = changed(text, planted.edits)
             word, finding = verdict(planted, clean, inspected(name, faulty, source, planted.compiles)[1], lines)
-            rows.append({"case": name, "fault": planted.kind, "lines": lines, "verdict": word, "finding": finding})
+            found = {"case": name, "fault": planted.kind, "lines": lines, "verdict": word, "finding": finding}
+            rows.append(found | origin)
             print(f"{word:10} {name} {planted.kind} {lines} {finding[:110]}", flush=True)
-            if options.json:
-                options.json.write_text(json.dumps({**versions, "rows": rows}, indent=1) + "\n")
+        if options.json:
+            stored(rows, options.json)
     print(Counter(row["verdict"] for row in rows))
 
 
