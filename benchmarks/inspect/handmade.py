@@ -133,7 +133,7 @@ def verdict(planted: Planted, clean: list[Any], found: list[Any], lines: list[in
     before = {(kind, line) for kind, _, line, _ in clean}
     new = [one for one in found if one[0] in planted.expected and (one[0], one[2]) not in before]
     if new:
-        kind, severity, line, message = min(new, key=lambda one: min(abs(one[2] - line) for line in lines))
+        kind, severity, line, message = min(new, key=lambda one: min(abs((one[2] or 0) - line) for line in lines))
         return "found", f"{severity}, {kind} at line {line}: {message}"[:300]
     return ("no effect", planted.harmless) if planted.harmless else ("missed", "")
 
