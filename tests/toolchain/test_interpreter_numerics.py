@@ -17,6 +17,7 @@ from torch import Tensor
 from triton.language.extra import libdevice
 from triton.language.extra.libdevice import tanh
 
+from tilesmith.toolchain.benchmarks import CublasLt
 from tilesmith.toolchain.interpreter import interpret, numerics
 from tilesmith.toolchain.interpreter.patches import Builder
 
@@ -291,6 +292,34 @@ def test_scaled_dot_takes_scales_of_both_formats(operand_format: str, scale_dtyp
     }
     interpret(dot_scaled_kernel, (1,), {**arguments, "FORMAT": operand_format, "GROUP": group})
     torch.testing.assert_close(c, values[0] @ values[1].T)
+
+
+@pytest.mark.parametrize("operand_format", ["nvfp4", "mxfp8"])
+def test_stand_in_of_cublas_multiplies_scaled_blocks(operand_format: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    group = 16 if operand_format == "nvfp4" else 32
+    operands, scales, values = [], [], []
+    for rows in (128, 256):
+        shape = (rows // 128, 256 // group // 4, 32, 16)
+        if operand_format == "nvfp4":
+            halves = torch.randint(0, 16, (rows, 256), generator=generator)
+            exact = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])[halves % 8] * (1 - 2 * (halves // 8))
+            operands.append((halves[:, ::2] + 16 * halves[:, 1::2]).to(torch.uint8))
+            scales.append(
+                torch.rand(rows // 128, 256 // group // 4, 32, 16, generator=generator).to(torch.float8_e4m3fn)
+            )
+            factors = scales[-1].float()
+        else:
+            operands.append(torch.randn(rows, 256, generator=generator).to(torch.float8_e4m3fn))
+            exact = operands[-1].float()
+            scales.append(torch.randint(120, 130, shape, generator=generator).to(torch.uint8))
+            factors = torch.exp2(scales[-1].float() - 127)
+        row, column = torch.arange(rows)[:, None], torch.arange(256)[None, :] // group
+        values.append(exact * factors[row // 128, column // 4, row % 32, row // 32 % 4 * 4 + column % 4])
+    c = torch.empty(128, 256, dtype=torch.float16)
+    multiply = getattr(CublasLt(None), f"block_scaled_matmul_{operand_format}")
+    multiply(*operands, c, *(scale.flatten() for scale in scales))
+    torch.testing.assert_close(c.float(), values[0] @ values[1].T, rtol=1e-3, atol=1e-1)
 
 
 @triton.jit

@@ -102,6 +102,15 @@ def persistent_kernel(a, b, c_ptr, M, N, K, BLOCK: tl.constexpr, PROGRAMS: tl.co
 
 
 @triton.jit
+def scaled_kernel(a_ptr, scale_ptr, c_ptr, SIZE: tl.constexpr):
+    rows = tl.program_id(0) * SIZE + tl.arange(0, SIZE)[:, None]
+    a = tl.load(a_ptr + rows * 32 + tl.arange(0, 32)[None, :])
+    scale = tl.load(scale_ptr + rows * 2 + tl.arange(0, 2)[None, :])
+    c = tl.dot_scaled(a, scale, "e2m1", a.trans(), None, "e2m1")
+    tl.store(c_ptr + rows * SIZE + tl.arange(0, SIZE)[None, :], c)
+
+
+@triton.jit
 def random_kernel(y_ptr, seed, BLOCK: tl.constexpr):
     lanes = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y_ptr + lanes, tl.where(tl.rand(seed, lanes) > 0.5, tl.erf(tl.exp(lanes / 64.0)), float("nan")))
@@ -137,6 +146,12 @@ def _persistent() -> tuple[Any, Program, dict[str, Any]]:
     a, b = (TensorDescriptor.from_tensor(torch.randn(rows, 40).half(), [16, 16]) for rows in (70, 88))
     sizes = {"M": 70, "N": 88, "K": 40, "BLOCK": 16, "PROGRAMS": 20}  # 30 tiles: half of the programs have one more
     return persistent_kernel, (20, 1, 1), {"a": a, "b": b, "c_ptr": torch.zeros(70, 88), **sizes}
+
+
+def _scaled() -> tuple[Any, Program, dict[str, Any]]:
+    a = torch.randint(0, 256, (320, 32), dtype=torch.uint8)
+    scale = torch.randint(120, 134, (320, 2), dtype=torch.uint8)
+    return scaled_kernel, (20, 1, 1), {"a_ptr": a, "scale_ptr": scale, "c_ptr": torch.zeros(320, 16), "SIZE": 16}
 
 
 def _branches() -> tuple[Any, Program, dict[str, Any]]:
@@ -206,7 +221,9 @@ def _copied(arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: one.clone() if isinstance(one, torch.Tensor) else one for name, one in arguments.items()}
 
 
-@pytest.mark.parametrize("case", [_norm, _matmul, _persistent, _branches, _order, _atomics, _in_place, _random])
+@pytest.mark.parametrize(
+    "case", [_norm, _matmul, _persistent, _scaled, _branches, _order, _atomics, _in_place, _random]
+)
 def test_programs_together_give_what_they_give_one_by_one(case: Callable[[], Any]) -> None:
     torch.manual_seed(0)
     kernel, grid, arguments = case()

@@ -16,6 +16,8 @@ import torch
 import triton.testing
 
 _BENCHMARKS = ("do_bench", "do_bench_cudagraph", "do_bench_proton", "do_bench_cudagraph_proton")
+_E2M1 = torch.tensor([sign * size for sign in (1, -1) for size in (0, 0.5, 1, 1.5, 2, 3, 4, 6)], dtype=torch.float16)
+_E2M1_PAIRS = torch.stack([_E2M1[torch.arange(256) % 16], _E2M1[torch.arange(256) // 16]], -1)  # of each byte
 _running: list[str] = []
 
 
@@ -80,6 +82,33 @@ class CublasLt:
     ) -> None:
         """Write alpha · a · bᵀ + beta · c to d."""
         d.copy_(alpha * (a.float() @ b.float().T) + beta * c.float())
+
+    def block_scaled_matmul_nvfp4(
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, a_scale: torch.Tensor, b_scale: torch.Tensor
+    ) -> None:
+        """Write a · bᵀ to c, in half precision. A byte has two e2m1 numbers, and 16 of these share an e4m3 scale."""
+        left, right = (  # exact in half precision, since e2m1 has 2 digits and e4m3 has 4
+            _scaled(_E2M1_PAIRS[one.long()].flatten(-2), scale.half(), 16)
+            for one, scale in ((a, a_scale), (b, b_scale))
+        )
+        torch.matmul(left, right.T, out=c)
+
+    def block_scaled_matmul_mxfp8(
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, a_scale: torch.Tensor, b_scale: torch.Tensor
+    ) -> None:
+        """Write a · bᵀ to c. 32 numbers share an e8m0 scale: an exponent of 2."""
+        left, right = (
+            _scaled(one.float(), torch.exp2(scale.view(torch.uint8).float() - 127), 32)
+            for one, scale in ((a, a_scale), (b, b_scale))
+        )
+        c.copy_(left @ right.T)
+
+
+def _scaled(values: torch.Tensor, scales: torch.Tensor, group: int) -> torch.Tensor:
+    """Return a matrix times its scales, which have cuBLAS's order: blocks of 128 rows and 4 groups."""
+    rows = len(values)
+    ordered = scales.reshape(rows // 128, -1, 32, 4, 4).permute(0, 3, 2, 1, 4).reshape(rows, -1, 1)
+    return (values.reshape(rows, -1, group) * ordered).reshape(rows, -1)
 
 
 @contextmanager

@@ -52,7 +52,7 @@ _ELEMENTWISE = frozenset(
         *("approx_divf", "ceil", "clampf", "cos", "erf", "exp", "exp2", "fabs", "fadd", "fdiv", "floor", "fma", "fmul"),
         *("fneg", "fp_ext", "fp_to_fp", "fp_to_si", "fp_to_ui", "fp_trunc", "frem", "fsub", "log", "log2", "rsqrt"),
         *("maximumf", "maxnumf", "minimumf", "minnumf", "precise_divf", "precise_sqrt", "si_to_fp", "sin", "sqrt"),
-        *("ui_to_fp", "dot"),
+        *("ui_to_fp", "dot", "dot_scaled"),
         *(f"fcmp{order}{one}" for order in "OU" for one in ("EQ", "GE", "GT", "LE", "LT", "NE")),
     }
 )
