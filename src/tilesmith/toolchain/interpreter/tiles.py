@@ -52,14 +52,10 @@ def mask_of(block: tuple[int, ...], base: Handle, *fields: Handle) -> Handle:
 def materialize_pointers(descriptor: Any, offsets: list[Handle]) -> tuple[Handle, Handle]:
     """Replace Triton's method, which adds to every element of the tile once for each dimension."""
     size = descriptor.base.dtype.element_ty.primitive_bitwidth // 8
-    assert len(offsets) == descriptor.ndim
     assert (offsets[-1].data * size) % 16 == 0, "block offset start must be 16-byte aligned"
-    addresses, inside = descriptor.base.data, True
-    for axis, length in enumerate(descriptor.block_shape):
-        places = (offsets[axis].data + np.arange(length)).reshape(length, *[1] * (descriptor.ndim - 1 - axis))
-        addresses = addresses + (size * places * descriptor.strides[axis].data).astype(np.uint64)
-        inside = inside & ((places >= 0) & (places < descriptor.shape[axis].data))
-    return TensorHandle(addresses, descriptor.base.dtype.scalar), TensorHandle(inside, tl.int1)
+    block, fields = tuple(descriptor.block_shape), fields_of(descriptor, offsets)
+    addresses, inside = addresses_of(block, *fields), mask_of(block, *fields)
+    return TensorHandle(addresses.data[0], addresses.dtype), TensorHandle(inside.data[0], inside.dtype)
 
 
 def whole_tiles(memory: Memory, block: tuple[int, ...], base: Handle, *fields: Handle) -> NDArray[Any] | None:
