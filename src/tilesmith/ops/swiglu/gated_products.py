@@ -21,7 +21,7 @@ from tilesmith.ops.matmul.hopper.gated_backward import plan_hopper_backward
 from tilesmith.ops.matmul.hopper.gated_forward import plan_hopper_forward
 from tilesmith.ops.matmul.hopper.gated_tiles import suits_hopper
 from tilesmith.ops.matmul.internal.suitability import RememberedSuitability
-from tilesmith.ops.runtime.kernels import kernels, look
+from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.swiglu.operator import plan_gated, plan_gated_gradients
 
@@ -96,15 +96,3 @@ suits_forward = RememberedSuitability(_forward_suits)
 
 suits_backward = RememberedSuitability(_backward_suits)
 """Whether `backward` is one kernel for dy, weight, gate and up."""
-
-
-def forward_if_suited(
-    x: Tensor, gate_weight: Tensor, up_weight: Tensor, activation: str
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Return `forward` where it is one kernel, else None; looks at the tensors once for both."""
-    given = x, gate_weight, up_weight
-    seen = look(given)
-    if seen is None or not suits_forward.with_look(seen, given):
-        return None
-    made: tuple[Tensor, Tensor, Tensor] = forward.with_look((*seen, str, activation), (*given, activation))
-    return made

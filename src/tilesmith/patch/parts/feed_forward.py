@@ -210,12 +210,11 @@ def compute_gate_and_up(
     x: Tensor, gate_weight: Tensor, gate_bias: Tensor | None, up_weight: Tensor, up_bias: Tensor | None,
     activation: str,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    made = None
-    if gate_bias is None and up_bias is None and activation in gated.FORWARD:
-        made = gated.forward_if_suited(x.reshape(-1, x.shape[-1]), gate_weight, up_weight, activation)
-    if made is not None:
+    rows = x.reshape(-1, x.shape[-1])
+    can_fuse = gate_bias is None and up_bias is None and activation in gated.FORWARD
+    if can_fuse and gated.suits_forward(rows, gate_weight, up_weight):
         wide = (*x.shape[:-1], gate_weight.shape[0])
-        gate, up, hidden = made[0].view(wide), made[1].view(wide), made[2].view(wide)
+        gate, up, hidden = (one.view(wide) for one in gated.forward(rows, gate_weight, up_weight, activation))
     else:
         gate, up = linear(x, gate_weight, gate_bias), linear(x, up_weight, up_bias)
         hidden = _gated(gate, up, activation)
