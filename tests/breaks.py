@@ -82,6 +82,20 @@ BREAKS = [
         "tests/ops/attention/test_attention_wide_heads.py -k whole_units",
     ),
     Break(
+        "the rule of check does not count the terms that indices add",
+        "lab/rounding_model.py",
+        "    if call.name in SCATTERED:",
+        "    if call.name in ():",
+        "tests/lab/verdicts/test_verdicts.py -k many_terms",
+    ),
+    Break(
+        "an operator of a compiled graph skips the dispatcher with a gradient",
+        "ops/runtime/kernels.py",
+        "if named or torch.is_grad_enabled() or",
+        "if named or",
+        "tests/ops/runtime/test_compiled_calls.py",
+    ),
+    Break(
         "bench changes the inputs of calls that do not follow",
         "lab/bench/measuring/timing.py",
         "stir([places[0]])",
