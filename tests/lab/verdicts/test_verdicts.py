@@ -134,6 +134,15 @@ def test_many_terms_of_one_element_may_be_added_one_after_another(reference: Any
     assert not expected.compare_output(0, ours).passed
 
 
+def test_terms_of_overlapping_windows_may_be_added_one_after_another() -> None:
+    x = torch.linspace(0.5, 1.0, 96 * 96).view(1, 1, 96, 96)
+    expected = Expected(lambda x: torch.nn.functional.avg_pool2d(x, 64, stride=1), {"x": x})
+    windows = x[0, 0].unfold(0, 64, 1).unfold(1, 64, 1).reshape(33, 33, -1).numpy()
+    ours = torch.from_numpy(windows.cumsum(-1, dtype="float32")[..., -1] / windows.dtype.type(4096))[None, None]
+    assert expected.compare_output(0, ours).passed
+    assert not expected.compare_output(0, ours * (1 + 1 / 4096)).passed  # one term more
+
+
 @pytest.mark.parametrize("name", ["add_rms_norm", "rms_norm", "rms_norm_rope"])
 @pytest.mark.parametrize("seed", [6000001, 6000028])
 def test_an_eps_left_out_is_found_at_every_seed(name: str, seed: int) -> None:

@@ -25,7 +25,7 @@ class RememberedSuitability:
         return self.with_look(look(tensors), tensors)
 
     def with_look(self, seen: Hashable | None, tensors: Sequence[Tensor]) -> bool:
-        """Return the same for tensors whose look is `seen`."""
+        """Return whether the kernel suits these tensors, for a caller that has computed their look already."""
         if seen is None:
             return False
         found = self._remembered.get(seen)
