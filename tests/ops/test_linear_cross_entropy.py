@@ -22,7 +22,9 @@ from tilesmith.lab.check import Trial, run
 from tilesmith.ops import SPECS
 from tilesmith.ops.linear_cross_entropy.chunks import compute_backward, compute_forward, rows_per_chunk
 from tilesmith.ops.runtime.dispatch import Mode
+from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.spec import CONTIGUOUS, Case, Inputs
+from tilesmith.toolchain.compiler import Target, compile_kernel
 from tilesmith.toolchain.interpreter import Access, Observer, interpreting
 
 SPEC = SPECS["linear_cross_entropy"]
@@ -212,7 +214,7 @@ class TestLossAndGradientKernel:
         logits, target, dloss = torch.randn(5, 24), torch.tensor([0, 23, -100, 7, 7]), torch.tensor(0.25)
         with ts.use("interpret"):
             torch.library.opcheck(
-                torch.ops.tilesmith.cross_entropy_loss_and_gradient, (logits, target, dloss, -100, 0.1)
+                torch.ops.tilesmith.cross_entropy_loss_and_gradient, (logits, target, dloss, -100, 0.1, 0.0)
             )
 
     @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
@@ -508,17 +510,22 @@ def test_peak_memory_on_a_gpu_is_gradients_and_one_chunk(monkeypatch: pytest.Mon
 class TestCappedAndScaledLogits:
     @BOTH_WAYS
     @REDUCTIONS
+    @pytest.mark.parametrize("classes", [CLASSES, 4500], ids=["one block", "past a block"])
     @pytest.mark.parametrize("options", [{"softcap": 2.0}, {"scale": 0.4}, {"softcap": 3.0, "scale": -1.7}], ids=str)
-    def test_loss_and_gradients_as_reference(self, options: dict[str, float], reduction: str, mode: Mode) -> None:
+    def test_loss_and_gradients_as_reference(
+        self, options: dict[str, float], classes: int, reduction: str, mode: Mode
+    ) -> None:
+        rows = ROWS if classes == CLASSES else 5
         inputs: dict[str, Any] = {
-            "hidden": torch.randn(ROWS, FEATURES), "weight": torch.randn(CLASSES, FEATURES),
-            "target": torch.randint(CLASSES, (ROWS,)), "bias": torch.randn(CLASSES),
+            "hidden": torch.randn(rows, FEATURES), "weight": torch.randn(classes, FEATURES),
+            "target": torch.randint(classes, (rows,)), "bias": torch.randn(classes),
         }  # fmt: skip
         inputs["target"][:3] = -100
+        smoothing = 0.1 if classes == CLASSES else 0.0
 
         def found(function: Any) -> list[Tensor]:
             leaves = leaves_of(inputs)
-            loss = function(**leaves, reduction=reduction, **options)
+            loss = function(**leaves, reduction=reduction, label_smoothing=smoothing, **options)
             weights = torch.arange(loss.numel()).mul(1.3).cos().view(loss.shape)
             wanted = [leaves[name] for name in ("hidden", "weight", "bias")]
             return [loss.detach(), *torch.autograd.grad(loss, wanted, weights)]
@@ -526,6 +533,20 @@ class TestCappedAndScaledLogits:
         with ts.use(mode):
             ours = found(linear_cross_entropy)
         torch.testing.assert_close(ours, found(SPEC.reference), rtol=1e-4, atol=1e-5)
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+    @pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
+    def test_capped_loss_compiles_without_spilling(self, target: str, dtype: torch.dtype) -> None:
+        hidden = torch.empty(256, 64, dtype=dtype, device="meta", requires_grad=True)
+        weight = torch.empty(256_000, 64, dtype=dtype, device="meta")
+        with recorded_plans(target) as plans:
+            linear_cross_entropy(hidden, weight, torch.empty(256, dtype=torch.int64, device="meta"), softcap=30.0)
+        launches = [launch for plan in plans for launch in plan.launches if "SOFTCAP" in launch.arguments]
+        assert launches, "the loss has another kernel"
+        for launch in launches[:1]:
+            assert launch.arguments["SOFTCAP"] == 30
+            binary = compile_kernel(launch.kernel, Target.parse(target), launch.arguments, **launch.options())
+            assert not binary.spill_bytes
 
     @pytest.mark.parametrize(("option", "value"), [("softcap", -1.0), ("scale", NAN)])
     def test_rejects_numbers_that_make_no_sense(self, option: str, value: float) -> None:

@@ -24,6 +24,7 @@ from tilesmith.ops.cross_entropy.forward import (
     with_block,
     without_infinity,
 )
+from tilesmith.ops.device.activations import tanh
 from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.kernels import kernels
@@ -37,14 +38,14 @@ TOGETHER = tl.constexpr(16)  # columns: a multiple of 16 is read and written in 
 def loss_and_gradient_kernel(
     dloss_ptr, logits_ptr, target_ptr, losses_ptr, dlogits_ptr, logits_strides, target_strides, dlogits_strides,
     n_rows, sizes, kept_start, ignore_index, label_smoothing,
-    SMOOTH: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    GROUP: tl.constexpr, WHOLE: tl.constexpr, REST: tl.constexpr,
+    SMOOTH: tl.constexpr, SOFTCAP: tl.constexpr, EXACT: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr, WHOLE: tl.constexpr, REST: tl.constexpr,
 ):  # fmt: skip
     """Write the loss and the gradient of ROWS rows, BLOCK_SIZE columns at a time.
 
     dlogits may be the logits' own memory. The last block starts at `kept_start` and stays in registers. WHOLE: there is
     no other block. GROUP elements of a block share a lane's maximum, as in the forward. REST: columns follow the
-    blocks, too few for whole vectors.
+    blocks, too few for whole vectors. SOFTCAP: see `capped`.
     """
     LANES: tl.constexpr = BLOCK_SIZE // GROUP
     n_classes = sizes[0]
@@ -62,6 +63,8 @@ def loss_and_gradient_kernel(
     target_logit, anchor = load_target_logits(
         logits_ptr, rows, target, counts & is_class, sizes, logits_strides, NESTED, COMPUTE
     )  # fmt: skip
+    target_logit = capped(target_logit, counts & is_class, SOFTCAP, EXACT)
+    anchor = capped(anchor, counts & is_class, SOFTCAP, EXACT)
 
     maximum = tl.full([ROWS, LANES], float("-inf"), COMPUTE)  # [ROWS, LANES]
     exponentials = tl.zeros([ROWS, LANES], COMPUTE)  # [ROWS, LANES]
@@ -71,14 +74,18 @@ def loss_and_gradient_kernel(
             columns = start + tl.arange(0, BLOCK_SIZE)
             x_pointers = logits_ptr + tile_offsets(rows, columns, sizes, logits_strides, NESTED)
             x = tl.load(x_pointers, mask=counts, other=float("-inf"), eviction_policy="evict_last").to(COMPUTE)
+            x = capped(x, counts, SOFTCAP, EXACT)
             if SMOOTH:
                 differences += sum_of_group(tl.where(counts, x - anchor, 0.0), GROUP)
             maximum, exponentials = with_block(x, maximum, exponentials, GROUP)
     if REST:
         rest_pointers = logits_ptr + tile_offsets(rows, rest_columns, sizes, logits_strides, NESTED)
         rest = tl.load(rest_pointers, mask=counts & in_rest, other=float("-inf")).to(COMPUTE)  # [ROWS, TOGETHER]
+        rest = capped(rest, counts & in_rest, SOFTCAP, EXACT)
     kept_pointers = logits_ptr + tile_offsets(rows, kept_columns, sizes, logits_strides, NESTED)
     kept = tl.load(kept_pointers, mask=counts & in_kept, other=float("-inf"), eviction_policy="evict_first")
+    if SOFTCAP > 0:
+        kept = capped(kept.to(COMPUTE), counts & in_kept, SOFTCAP, EXACT)
     if SMOOTH:
         differences += sum_of_group(tl.where(counts & in_kept, kept.to(COMPUTE) - anchor, 0.0), GROUP)
     if WHOLE:
@@ -107,9 +114,11 @@ def loss_and_gradient_kernel(
     scale, for_target, for_others = factors_of_rows(dloss, inverse_sum, counts, is_class, n_classes, label_smoothing)
     if REST:
         dx = gradient_of_block(rest, shift, scale, target - in_blocks, for_target, for_others)
+        dx = gradient_before_cap(dx, rest, counts & in_rest, SOFTCAP)
         dx_pointers = dlogits_ptr + tile_offsets(rows, rest_columns, sizes, dlogits_strides, NESTED)
         tl.store(dx_pointers, dx.to(dlogits_ptr.dtype.element_ty), mask=in_rows & in_rest)
     dx = gradient_of_block(kept.to(COMPUTE), shift, scale, target - kept_start, for_target, for_others)
+    dx = gradient_before_cap(dx, kept, counts & in_kept, SOFTCAP)
     dx_pointers = dlogits_ptr + tile_offsets(rows, kept_columns, sizes, dlogits_strides, NESTED)
     tl.store(dx_pointers, dx.to(dlogits_ptr.dtype.element_ty), mask=in_rows & in_kept, eviction_policy="evict_first")
     if not WHOLE:
@@ -118,9 +127,28 @@ def loss_and_gradient_kernel(
             columns = start + tl.arange(0, BLOCK_SIZE)
             x_pointers = logits_ptr + tile_offsets(rows, columns, sizes, logits_strides, NESTED)
             x = tl.load(x_pointers, mask=counts, other=0.0, eviction_policy="evict_first").to(COMPUTE)
+            x = capped(x, counts, SOFTCAP, EXACT)
             dx = gradient_of_block(x, shift, scale, target - start, for_target, for_others)
+            dx = gradient_before_cap(dx, x, counts, SOFTCAP)
             dx_pointers = dlogits_ptr + tile_offsets(rows, columns, sizes, dlogits_strides, NESTED)
             tl.store(dx_pointers, dx.to(dlogits_ptr.dtype.element_ty), mask=in_rows, eviction_policy="evict_first")
+
+
+@triton.jit
+def capped(logits, exist, SOFTCAP: tl.constexpr, EXACT: tl.constexpr):
+    """Return SOFTCAP · tanh(logits / SOFTCAP) if SOFTCAP is positive. Logits that do not exist stay as they are."""
+    if SOFTCAP > 0:
+        logits = tl.where(exist, SOFTCAP * tanh(logits * (1 / SOFTCAP), EXACT), logits)
+    return logits
+
+
+@triton.jit
+def gradient_before_cap(dx, x, exist, SOFTCAP: tl.constexpr):
+    """Return the gradient of the logits that the cap turned into x. dx is the gradient of x."""
+    if SOFTCAP > 0:
+        fraction = tl.where(exist, x * (1 / SOFTCAP), 0.0)
+        dx *= 1 - fraction * fraction
+    return dx
 
 
 @triton.jit
@@ -166,24 +194,28 @@ def rows_config(walk: Rows, element_bytes: int) -> RowsConfig:
 
 @kernels("cross_entropy_loss_and_gradient")
 def loss_and_gradient(
-    logits: Tensor, target: Tensor, dloss: Tensor, ignore_index: int, label_smoothing: float
+    logits: Tensor, target: Tensor, dloss: Tensor, ignore_index: int, label_smoothing: float, softcap: float
 ) -> tuple[Tensor, Tensor]:
-    """Return the loss of each row, and dloss, one number, times the gradient of their sum."""
+    """Return the loss of each row, and dloss, one number, times the gradient of their sum.
+
+    A positive softcap turns the logits into softcap · tanh(logits / softcap) first.
+    """
     return logits.new_empty(target.shape, dtype=loss_dtype(logits)), torch.empty_like(logits)
 
 
 @loss_and_gradient.plan
 def plan_into_new_memory(
-    plan: Plan, logits: Operand, target: Operand, dloss: Operand, ignore_index: int, label_smoothing: float
-) -> tuple[Operand, Operand]:
+    plan: Plan, logits: Operand, target: Operand, dloss: Operand, ignore_index: int, label_smoothing: float,
+    softcap: float,
+) -> tuple[Operand, Operand]:  # fmt: skip
     losses, dlogits = plan.empty(target.shape, loss_dtype(logits)), plan.empty_like(logits)
-    plan_loss_and_gradient(plan, losses, logits, target, dloss, dlogits, ignore_index, label_smoothing)
+    plan_loss_and_gradient(plan, losses, logits, target, dloss, dlogits, ignore_index, label_smoothing, softcap)
     return losses, dlogits
 
 
 def plan_loss_and_gradient(
     plan: Plan, losses: Operand, logits: Operand, target: Operand, dloss: Operand, dlogits: Operand,
-    ignore_index: int, label_smoothing: float,
+    ignore_index: int, label_smoothing: float, softcap: float,
 ) -> None:  # fmt: skip
     """Put on the plan the losses, contiguous, and dlogits, which may be the logits' own memory."""
     walk = as_rows(logits.shape, logits.strides, (*target.strides, 0), dlogits.strides)
@@ -196,6 +228,6 @@ def plan_loss_and_gradient(
         **walk.arguments("logits", "target", "dlogits"),
         kept_start=(blocks - 1) * config.BLOCK_SIZE,
         ignore_index=ignore_index, label_smoothing=float(label_smoothing),
-        SMOOTH=label_smoothing > 0, COMPUTE=compute_dtype(logits.dtype), WHOLE=blocks == 1,
-        REST=in_blocks < walk.columns,
+        SMOOTH=label_smoothing > 0, SOFTCAP=float(softcap), EXACT=logits.element_bytes > 2,
+        COMPUTE=compute_dtype(logits.dtype), WHOLE=blocks == 1, REST=in_blocks < walk.columns,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Activations of gates and hidden units, and their slopes: "silu", "gelu" and "gelu_tanh".
+"""Activations of gates and hidden units, and their slopes: "silu", "gelu" and "gelu_tanh"; tanh for soft caps.
 
 GELU is x · Φ(x), with Φ the normal distribution's. For 16-bit results Φ(−|x|) is exp(−x²/2) times a polynomial of
 1/(1 + c·|x|). The polynomial was fitted to its relative error, 6e-7 at most. Gradients use the exponential again. So an
@@ -11,6 +11,7 @@ with p = x. The sigmoid keeps the digits of small results, where 1 + tanh loses 
 
 import triton
 import triton.language as tl
+from triton.language.extra import libdevice
 
 from tilesmith.ops.device.constants import LOG2_E
 
@@ -45,3 +46,9 @@ def activation_and_slope(x, ACTIVATION: tl.constexpr, SHORT: tl.constexpr):
         sigmoid = tl.sigmoid(x)
         value, slope = x * sigmoid, sigmoid * (1 + x * (1 - sigmoid))
     return value, slope
+
+
+@triton.jit
+def tanh(x, EXACT: tl.constexpr):
+    """Return tanh(x) within one rounding of the result if EXACT, else within one rounding of 1 (five instructions)."""
+    return libdevice.tanh(x) if EXACT else 1 - 2 / (1 + tl.exp2(x * (2 * LOG2_E)))

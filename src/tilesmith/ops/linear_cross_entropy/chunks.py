@@ -107,21 +107,23 @@ class Gradients:
     def __init__(self, hidden: Tensor, weight: Tensor, ignored: Tensor, wanted: Wanted, scale: float = 1.0) -> None:
         """`hidden` is scaled already."""
         self._hidden, self._weight, self.wanted, self._scale = hidden, weight, wanted, scale
-        self._ignored = ignored[:, None]
+        self.ignored = ignored[:, None]
         self.dhidden, self.dweight, _ = empty_gradients(hidden, weight, wanted)
         self.dbias = hidden.new_zeros(len(weight) if wanted.bias_gradient else 0, dtype=loss_dtype(hidden))
         if not len(hidden):  # no chunk will write the first values
             self.dweight.zero_()
 
-    def add(self, chunk: slice, dlogits: Tensor, slope: Tensor | None) -> None:
-        """Add the part of one chunk. dlogits and the slope of their cap are [rows, classes]."""
-        if slope is not None:
-            dlogits.mul_(slope).masked_fill_(self._ignored[chunk], 0.0)
+    def add(self, chunk: slice, dlogits: Tensor) -> None:
+        """Add the part of one chunk. dlogits are [rows, classes]."""
         if self.wanted.hidden_gradient:
             _sum_over_classes(dlogits, self._weight, self.dhidden[chunk])
         if self.wanted.weight_gradient:
-            rows = self._hidden[chunk].masked_fill(self._ignored[chunk], 0.0)  # zero times NaN would be NaN
-            torch.addmm(self.dweight, dlogits.t(), rows, beta=0 if chunk.start == 0 else 1, out=self.dweight)
+            rows = self._hidden[chunk].masked_fill(self.ignored[chunk], 0.0)  # zero times NaN would be NaN
+            for some in class_slices(dlogits.shape[1], dlogits.shape[1]):
+                torch.addmm(
+                    self.dweight[some], dlogits[:, some].t(), rows,
+                    beta=0 if chunk.start == 0 else 1, out=self.dweight[some],
+                )  # fmt: skip
         if self.wanted.bias_gradient:
             self.dbias += dlogits.sum(0, dtype=self.dbias.dtype)
 
@@ -135,12 +137,26 @@ class Gradients:
 
 
 def _sum_over_classes(dlogits: Tensor, weight: Tensor, result: Tensor) -> None:
-    """Write dlogits · weight. A result with fewer digits than the sums is not stored between partial sums."""
-    classes = SUMMED_CLASSES if result.dtype == torch.float32 else max(len(weight), 1)
-    product_into(result, dlogits[:, :classes], weight[:classes])
-    for start in range(classes, len(weight), classes):
-        some = slice(start, start + classes)
+    """Write dlogits · weight.
+
+    A result with fewer digits than the sums is not stored between partial sums, except for that of a few classes.
+    """
+    most = SUMMED_CLASSES if result.dtype == torch.float32 else len(weight)
+    first, *others = class_slices(len(weight), most)
+    product_into(result, dlogits[:, first], weight[first])
+    for some in others:
         torch.addmm(result, dlogits[:, some], weight[some], out=result)
+
+
+def class_slices(classes: int, most: int) -> list[slice]:
+    """Return slices of at most this many classes, whole multiples of 8, after one for the classes that are left over.
+
+    The BLAS has fast kernels for such multiples alone: with 50,257 classes the gradient of 4,096 × 1,024 hidden units
+    took 3.38 ms on an H200, a tenth of the tensor cores' speed, and that of the weight 0.85.
+    """
+    whole = classes // 8 * 8
+    slices = [slice(start, min(start + most, whole)) for start in range(0, whole, most)]
+    return slices if whole == classes else [slice(whole, classes), *slices]
 
 
 def empty_gradients(hidden: Tensor, weight: Tensor, wanted: Wanted) -> tuple[Tensor, Tensor, Tensor]:
@@ -201,11 +217,13 @@ def compute_forward(
     now, later = (one, inverse_count) if rows.dtype == torch.float16 else (inverse_count, one)
     for chunk, logits in logits_in_chunks(rows, matrix, bias):
         options = ignore_index, label_smoothing
-        slope = made.capped_(logits)
         if any(wanted):
-            dlogits = losses_and_gradient_over_logits_(losses[chunk], logits, classes[chunk], now, *options)
-            gradients.add(chunk, dlogits, slope)
+            dlogits = losses_and_gradient_over_logits_(
+                losses[chunk], logits, classes[chunk], now, *options, made.softcap
+            )
+            gradients.add(chunk, dlogits)
         else:
+            made.capped_(logits)
             losses[chunk], of_rows = logits_forward(logits, classes[chunk], *options, "none")
             kept[2 * chunk.start : 2 * chunk.stop] = of_rows
     if reduction == "none":
@@ -238,5 +256,8 @@ def compute_backward(
         of_rows = kept[2 * chunk.start : 2 * chunk.stop]
         options = ignore_index, label_smoothing, "none"
         slope = made.capped_(logits)
-        gradients.add(chunk, gradient_over_logits_(dlosses[chunk], logits, classes[chunk], of_rows, *options), slope)
+        dlogits = gradient_over_logits_(dlosses[chunk], logits, classes[chunk], of_rows, *options)
+        if slope is not None:
+            dlogits.mul_(slope).masked_fill_(gradients.ignored[chunk], 0.0)
+        gradients.add(chunk, dlogits)
     return gradients.shaped(hidden)

@@ -4,9 +4,9 @@ from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
-from triton.language.extra import libdevice
 
 from tilesmith.ops.attention.device.tiles import head_start, is_seen
+from tilesmith.ops.device.activations import tanh
 from tilesmith.ops.device.constants import LOG2_E
 
 
@@ -102,9 +102,3 @@ def described_bias(bias, bias_strides, tile):
     KEYS: tl.constexpr = tile.columns.shape[0] if TRANSPOSED else tile.columns.shape[1]
     values = bias.load([sequence, head, tile.query, tile.key]).reshape(QUERIES, KEYS)
     return tl.trans(values) if TRANSPOSED else values
-
-
-@triton.jit
-def tanh(x, EXACT: tl.constexpr):
-    """Return tanh(x) within one rounding of the result if EXACT, else within one rounding of 1 (five instructions)."""
-    return libdevice.tanh(x) if EXACT else 1 - 2 / (1 + tl.exp2(x * (2 * LOG2_E)))
