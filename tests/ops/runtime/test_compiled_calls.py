@@ -69,3 +69,12 @@ def test_dispatcher_resolves_lazy_negation_and_the_meta_device(dispatched: list[
         torch.testing.assert_close(called(negated, weight), called(x, weight))
         assert called(x.to("meta"), weight.to("meta")).is_meta
     assert len(dispatched) == 2
+
+
+def test_inductor_is_told_of_an_operator_when_it_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch 2.11 takes minutes to find out by itself where the operator stands late in a deep graph."""
+    lowering = pytest.importorskip("torch._inductor.graph").lowerings
+    monkeypatch.delitem(lowering, rms_norm.dispatched, raising=False)
+    with torch._subclasses.FakeTensorMode():
+        torch.ops.tilesmith.rms_norm_forward.default(torch.empty(3, 5), torch.empty(5), 1e-6)
+    assert rms_norm.dispatched in lowering
