@@ -71,6 +71,20 @@ def test_one_addition_of_hidden_states_per_layer_is_a_separate_pass(family: str)
     assert ours["add_rms_norm_backward"] == 2 * LAYERS
 
 
+def test_gradient_of_a_transposed_weight_is_not_copied() -> None:
+    """The parameter takes a gradient of its own layout as it is, and a copy of any other."""
+    conv1d = pytest.importorskip("transformers.pytorch_utils").Conv1D
+    layer, x = conv1d(5, 3), torch.randn(4, 3, requires_grad=True)
+    counting = Counting()
+    with ts.use("interpret"):
+        (y,) = projections(x, layer)
+        with counting:
+            y.sum().backward()
+    assert not counting.counts["clone"]
+    assert not counting.counts["copy_"]
+    torch.testing.assert_close(layer.weight.grad, x.detach().sum(0)[:, None].expand(3, 5))
+
+
 @pytest.mark.parametrize("family", CLASSES)
 def test_training_step_does_not_wait_for_the_gpu(family: str) -> None:
     counting, model = Counting(), patch(model_of(family))

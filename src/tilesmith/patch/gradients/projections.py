@@ -100,6 +100,13 @@ def linear_gradients(
             continue
         dy = gradient.reshape(-1, gradient.shape[-1])
         pairs.append((dy, weight))
-        dparameters += sum_of_products([(dy.t(), rows)]) if to_weight else None, dy.sum(0) if to_bias else None
+        dparameters += _weight_gradient(weight, dy, rows) if to_weight else None, dy.sum(0) if to_bias else None
     dx = sum_of_products(pairs).view(x.shape) if pairs and needed[0] else None
     return dx, dparameters
+
+
+def _weight_gradient(weight: Tensor, dy: Tensor, x: Tensor) -> Tensor:
+    """Return dyᵀ · x in the layout of the weight: for another layout PyTorch would copy it into the parameter's."""
+    if weight.stride(0) == 1 and weight.stride(1) != 1:  # GPT-2's linear layers, seen as [outputs, inputs]
+        return sum_of_products([(x.t(), dy)]).t()
+    return sum_of_products([(dy.t(), x)])
