@@ -20,6 +20,8 @@ from tilesmith.cli import app
 from tilesmith.lab.schemas import schema
 from tilesmith.ops.rms_norm import rms_norm
 from tilesmith.training.proof import subject
+from tilesmith.training.proof.training_run import TrainingRun
+from tilesmith.training.proof.verdict import differences
 
 pytest.importorskip("transformers", minversion="4.53")
 
@@ -123,6 +125,24 @@ def test_parameter_without_a_gradient_is_more_than_rounding(monkeypatch: pytest.
 def test_size_with_two_names_is_set_by_either(name: str) -> None:
     config = subject.Subject("gpt2", {name: 1024}).configuration()
     assert (config.n_positions, config.max_position_embeddings) == (1024, 1024)
+
+
+@pytest.mark.parametrize(
+    ("steps", "value", "passes"),
+    [(1, 30.0, True), (4, 30.0, True), (6, 1.5, False), (1, float("nan"), False)],
+    ids=["a spike", "spikes of a tenth", "a shift of more steps", "not finite"],
+)
+def test_few_gradients_may_spike_at_other_steps(steps: int, value: float, passes: bool) -> None:
+    """Rounding decides at which steps gradients spike. The run with other rounding need not spike with them."""
+    rounding = [1 + 1e-3 * (step % 7) for step in range(200)]
+    patched = [value if step < steps else one for step, one in enumerate(rounding)]
+
+    def run(name: str, norms: list[float]) -> TrainingRun:
+        return TrainingRun(name, [1.0] * 200, norms, {"weight": torch.ones(3)}, {"weight": torch.ones(3)})
+
+    runs = (run(name, norms) for name, norms in (("plain", [1.0] * 200), ("patched", patched), ("other", rounding)))
+    found = {one.what: one.passed for one in differences(*runs, {"weight": torch.zeros(3)}, torch.bfloat16)}
+    assert found["gradient norm"] is passes
 
 
 def test_configuration_file_of_a_model_is_read(tmp_path: Path) -> None:
