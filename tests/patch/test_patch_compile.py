@@ -84,7 +84,7 @@ def test_compiled_model_is_one_graph_with_every_fusion(family: str, monkeypatch:
     def asked() -> bool:
         raise AssertionError("asked whether a CUDA graph is captured")  # it would break the graph
 
-    monkeypatch.setattr(default_positions, "_is_captured", asked)
+    monkeypatch.setattr(default_positions, "is_captured", asked)
     inputs = small()
     compiled = Compiled(made(family))
     ours = compiled.found(**inputs)

@@ -88,23 +88,13 @@ def _kept_positions(length: int, device: torch.device) -> Tensor:
         return torch.arange(length, device=device)[None]
 
 
-_ones: dict[torch.device, Tensor] = {}
-
-
-def kept_one(device: torch.device) -> Tensor | None:
-    """Return [1.0] in single precision; None where it is not made yet and cannot be while a CUDA graph is captured."""
-    if device not in _ones and (device.type != "cuda" or not _is_captured()):
-        with torch.inference_mode(False):
-            _ones[device] = torch.ones(1, device=device)
-    return _ones.get(device)
-
-
 def _may_be_kept() -> bool:
     """Return False while a CUDA graph is captured, which owns its memory, and while a tracer passes fake tensors."""
-    return not must_be_dispatched() and not _is_captured()  # in this order: a tracer cannot follow the second
+    return not must_be_dispatched() and not is_captured()  # in this order: a tracer cannot follow the second
 
 
-def _is_captured() -> bool:
+def is_captured() -> bool:
+    """Return whether a CUDA graph is being captured."""
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 

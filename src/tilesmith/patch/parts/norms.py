@@ -18,7 +18,7 @@ from tilesmith.ops.layer_norm import layer_norm
 from tilesmith.ops.rms_norm import rms_norm
 from tilesmith.ops.runtime.kernels import must_be_dispatched
 from tilesmith.patch.gradients.plain_modules import FORWARD, has_hooks
-from tilesmith.patch.parts.default_positions import kept_one
+from tilesmith.patch.parts.default_positions import is_captured
 from tilesmith.patch.parts.trials import is_close, reads_numbers
 from tilesmith.patch.report import UnknownCodeError
 from tilesmith.patch.rewriting import names_in
@@ -75,9 +75,20 @@ def gemma_scale(norm: Any) -> tuple[Tensor, float]:
 
 def one_plus(weight: Tensor) -> Tensor:
     """Return 1 + weight in single precision."""
-    one = None if must_be_dispatched() else kept_one(weight.device)
+    one = None if must_be_dispatched() else _kept_one(weight.device)
     # Adding a vector in single precision is one launch and one node of autograd's, a conversion one more of each.
     return 1.0 + weight.float() if one is None else torch.add(one, weight)
+
+
+_ones: dict[torch.device, Tensor] = {}
+
+
+def _kept_one(device: torch.device) -> Tensor | None:
+    """Return [1.0] in single precision; None where it is not made yet and cannot be while a CUDA graph is captured."""
+    if device not in _ones and (device.type != "cuda" or not is_captured()):
+        with torch.inference_mode(False):
+            _ones[device] = torch.ones(1, device=device)
+    return _ones.get(device)
 
 
 def centred_norm(self: Any, hidden_states: Tensor) -> Tensor:
