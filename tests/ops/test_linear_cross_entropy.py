@@ -20,7 +20,12 @@ from torch.utils._pytree import tree_leaves
 import tilesmith as ts
 from tilesmith.lab.check import Trial, run
 from tilesmith.ops import SPECS
-from tilesmith.ops.linear_cross_entropy.chunks import compute_backward, compute_forward, rows_per_chunk
+from tilesmith.ops.linear_cross_entropy.chunks import (
+    class_slices,
+    compute_backward,
+    compute_forward,
+    rows_per_chunk,
+)
 from tilesmith.ops.runtime.dispatch import Mode
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.spec import CONTIGUOUS, Case, Inputs
@@ -505,6 +510,17 @@ def test_peak_memory_on_a_gpu_is_gradients_and_one_chunk(monkeypatch: pytest.Mon
     taken = torch.cuda.max_memory_allocated() - before
     assert taken < hidden.nbytes + weight.nbytes + (64 << 20) + (4 << 20)
     assert "loss_and_gradient_kernel" in launched
+
+
+@pytest.mark.parametrize(("classes", "most"), [(50257, 50257), (50257, 16384), (4500, 4500), (24, 24), (5, 5)])
+def test_products_over_odd_vocabularies_have_whole_multiples_of_eight(classes: int, most: int) -> None:
+    """The few classes that are left over come first, so that only their small sum is rounded in between."""
+    slices = class_slices(classes, most)
+    assert sorted(one for some in slices for one in range(classes)[some]) == list(range(classes))
+    lengths = [len(range(classes)[some]) for some in slices]
+    if classes % 8:
+        assert lengths.pop(0) == classes % 8
+    assert all(0 < length <= most and length % 8 == 0 for length in lengths)
 
 
 class TestCappedAndScaledLogits:
