@@ -45,12 +45,17 @@ LONGEST_SECONDS = {"fast": 600, "slow": 3600, "at the end": 120}
 """The time limits of a test, and of the end of the process, which waits for threads and children."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without a GPU, leave the tests that need one out. Those that `-m` asks for are skipped one by one."""
     if torch.cuda.is_available():
         return
-    for item in items:
-        if item.get_closest_marker("gpu"):
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if "gpu" in config.getoption("markexpr"):
+        for item in on_gpu:
             item.add_marker(pytest.mark.skip(reason="needs a GPU"))
+    elif on_gpu:
+        config.hook.pytest_deselected(items=on_gpu)
+        items[:] = [item for item in items if not item.get_closest_marker("gpu")]
 
 
 @pytest.fixture(autouse=True)
