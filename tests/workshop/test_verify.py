@@ -21,15 +21,19 @@ def worker() -> Iterator[Worker]:
         yield started
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def copied(folder: Path) -> Path:
     """Return a private copy of vector-add with two of its wrong variants."""
-    copy = tmp_path / "vector-add"
+    copy = folder / "vector-add"
     shutil.copytree(BUILT_IN / "vector-add", copy)
     for variant in (copy / "wrong").glob("*.py"):
         if variant.name not in ("subtracts.py", "python_list.py"):
             variant.unlink()
     return copy
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return copied(tmp_path)
 
 
 def problems(folder: Path, worker: Worker) -> str:
@@ -59,25 +63,37 @@ def test_wrong_variant_that_passes_is_found(folder: Path, worker: Worker) -> Non
     assert problems(folder, worker) == "wrong/subtracts.py must fail at right, but passes"
 
 
-def test_wrong_variant_that_fails_at_another_stage_is_found(folder: Path, worker: Worker) -> None:
+@pytest.fixture(scope="module")
+def many_problems(tmp_path_factory: pytest.TempPathFactory, worker: Worker) -> str:
+    """Return what is said of an exercise with many faults, each in another place: its programs run once."""
+    folder = copied(tmp_path_factory.mktemp("faulty"))
     change(folder / "wrong" / "subtracts.py", "# fails: right", "# fails: goals")
-    assert "wrong/subtracts.py must fail at goals, but fails at right" in problems(folder, worker)
-
-
-def test_message_without_the_expected_words_is_found(folder: Path, worker: Worker) -> None:
-    change(folder / "wrong" / "subtracts.py", "stored by program", "stored by nobody")
-    assert "does not contain 'stored by nobody'" in problems(folder, worker)
-
-
-def test_starter_that_fails_at_another_stage_is_found(folder: Path, worker: Worker) -> None:
+    change(folder / "wrong" / "python_list.py", "(does not compile)", "(nobody compiles)")
     change(folder / "exercise.toml", 'starter_fails = "parses"', 'starter_fails = "runs"')
-    assert "starter.py must fail at runs, but fails at parses" in problems(folder, worker)
+    change(folder / "quiz.py", "facts.kernel.bytes / facts.kernel.programs", "facts.kernel.bytes")
+    text = (folder / "exercise.toml").read_text()
+    start, end = text.index("hints = ["), text.index("[spec]")
+    (folder / "exercise.toml").write_text(text[:start] + text[end:])
+    return problems(folder, worker)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param("wrong/subtracts.py must fail at goals, but fails at right", id="another stage of a variant"),
+        pytest.param("does not contain 'nobody compiles'", id="a message without the expected words"),
+        pytest.param("starter.py must fail at runs, but fails at parses", id="another stage of the starter"),
+        pytest.param("but 3 * 4 * BLOCK_SIZE is 3072", id="a changed answer"),
+        pytest.param("has 0 hints, but needs at least 3", id="too few hints"),
+    ],
+)
+def test_every_fault_of_one_exercise_is_found(many_problems: str, said: str) -> None:
+    assert said in many_problems
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("facts.kernel.bytes / facts.kernel.programs", "facts.kernel.bytes", "but 3 * 4 * BLOCK_SIZE is 3072"),
         ('if one.kind == "load"', "", "gives 3072 as a wrong answer, but 3072 is right"),
         ("facts.kernel.flops /", "facts.kernel.nonsense /", "additions_per_byte of quiz.py fails: AttributeError"),
     ],
@@ -85,13 +101,6 @@ def test_starter_that_fails_at_another_stage_is_found(folder: Path, worker: Work
 def test_changed_answer_is_found(folder: Path, worker: Worker, old: str, new: str, said: str) -> None:
     change(folder / "quiz.py", old, new)
     assert said in problems(folder, worker)
-
-
-def test_too_few_hints_are_found(folder: Path, worker: Worker) -> None:
-    text = (folder / "exercise.toml").read_text()
-    start, end = text.index("hints = ["), text.index("[spec]")
-    (folder / "exercise.toml").write_text(text[:start] + text[end:])
-    assert "has 0 hints, but needs at least 3" in problems(folder, worker)
 
 
 def test_exercise_of_questions_only_is_verified(tmp_path: Path, worker: Worker) -> None:
