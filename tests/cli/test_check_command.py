@@ -289,7 +289,7 @@ class TestProcess:
         assert max(map(len, lines)) > 100  # not broken at the width of a terminal that is not there
 
     def test_terminal_shows_what_is_being_tried(self, tmp_path: Path) -> None:
-        file = written(tmp_path, SIMPLE.replace("return x * 2", "time.sleep(0.8)\n    return x * 2"))
+        file = written(tmp_path, SIMPLE.replace("return x * 2", "time.sleep(0.1)\n    return x * 2"))
         output = _on_a_terminal([*COMMAND, str(file)])
         assert "double five float32 row-strided" in output
         assert re.search(r"2/5", output)

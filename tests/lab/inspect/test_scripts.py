@@ -128,7 +128,7 @@ def test_ending_describes_the_failure(tmp_path: Path, text: str, kind: str, mess
 @FORKED
 def test_endless_script_is_stopped(tmp_path: Path) -> None:
     endless = "double(torch.ones(512, device='cuda'))\nimport time\nwhile True: time.sleep(1)\n"
-    found = run(tmp_path, KERNEL + endless, seconds=8)
+    found = run(tmp_path, KERNEL + endless, seconds=4)
     assert found.ending.kind == "timeout"
     assert [kernel.name for kernel in found.kernels] == ["double_kernel"]
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,9 @@ def results_of(folder: Path, *commands: tuple[str, list[str]]) -> dict[str, dict
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     # Two processes, but perhaps one GPU: run on the CPU.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    # What one process imports, its forks have.
+    assert CliRunner().invoke(app, command("one", folder)).exit_code == 0
+    import_module("tilesmith.training.running.distributed")
     with forking():
         done = subprocess.run(
             [*torchrun, str(COMMANDS), json.dumps(commands)],
@@ -55,7 +59,6 @@ def results_of(folder: Path, *commands: tuple[str, list[str]]) -> dict[str, dict
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Training speed") == len(commands), "only the first process prints"
-    assert CliRunner().invoke(app, command("one", folder)).exit_code == 0
     return {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
 
 
