@@ -14,6 +14,7 @@ from losses import results_of
 from torch import Tensor
 
 import tilesmith as ts
+from covering import covering
 from tilesmith.lab.check import Trial, run
 from tilesmith.ops import SPECS
 from tilesmith.ops.runtime.kernels import recorded_plans
@@ -49,9 +50,12 @@ def compare_with_exact(logits: Tensor, **options: Any) -> None:
         torch.testing.assert_close(value.double(), exact[name], rtol=1e-5, atol=1e-7, equal_nan=True)
 
 
-@REDUCTIONS
-@pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 1.0])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@covering(
+    times=3,
+    reduction=["mean", "sum", "none"],
+    label_smoothing=[0.0, 0.1, 1.0],
+    dtype=[torch.float32, torch.bfloat16, torch.float16],
+)
 def test_error_is_within_the_rule_for_all_options(reduction: str, label_smoothing: float, dtype: torch.dtype) -> None:
     def make_inputs(case: Case, dtype: torch.dtype, device: str) -> Inputs:
         inputs = SPEC.inputs(case, dtype, device)

@@ -15,6 +15,7 @@ from test_norm_forms import BACKWARD_FORMS
 from torch import Tensor
 
 import tilesmith as ts
+from covering import covering
 from tilesmith.ops import SPECS
 from tilesmith.ops.layer_norm.backward import backward, branch_backward
 from tilesmith.ops.layer_norm.forward import forward
@@ -335,8 +336,10 @@ def test_rows_of_equal_elements_give_the_bias(columns: int, expanded: bool) -> N
     assert (weight.grad == 0).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("name", ["edge_norm", "transition", "attention_update", "triangle_multiply", "by chunks"])
+@covering(
+    name=["edge_norm", "transition", "attention_update", "triangle_multiply", "by chunks"],
+    dtype=[torch.float32, torch.float64, torch.bfloat16],
+)
 def test_operators_with_a_norm_take_rows_of_equal_elements_as_rows_of_zeros(name: str, dtype: torch.dtype) -> None:
     """On every route: a rounded mean would leave what √eps divides."""
     spec = SPECS["triangle_multiply" if name == "by chunks" else name]

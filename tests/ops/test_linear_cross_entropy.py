@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import tilesmith as ts
+from covering import covering
 from tilesmith.lab.check import Trial, run
 from tilesmith.ops import SPECS
 from tilesmith.ops.linear_cross_entropy.chunks import (
@@ -222,9 +223,7 @@ class TestLossAndGradientKernel:
                 torch.ops.tilesmith.cross_entropy_loss_and_gradient, (logits, target, dloss, -100, 0.1, 0.0)
             )
 
-    @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
-    @pytest.mark.parametrize("classes", [640, 603])  # in whole vectors, and with a rest
-    @pytest.mark.parametrize("form", FORMS)
+    @covering(times=2, form=list(FORMS), classes=[640, 603], label_smoothing=[0.0, 0.1])  # whole vectors, and a rest
     def test_every_tile_shape_matches_reference(self, form: str, classes: int, label_smoothing: float) -> None:
         rows = 13
         target = torch.linspace(0, classes - 1, rows).long()  # in every block, and in the rest

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from differentiation import assert_same, backward, cotangent_of, forward_and_backward, leaves_of, tensors_of
+from representatives import REPRESENTATIVES_FIRST
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -57,6 +58,7 @@ def test_gradients_accumulate_over_two_backwards(spec: Spec, inputs: Inputs) -> 
             torch.testing.assert_close(twice[name].grad, 2 * value.grad, rtol=0, atol=0)
 
 
+@REPRESENTATIVES_FIRST
 @pytest.mark.parametrize("route", ["interpret", "torch"])
 def test_cotangents_may_overlap_in_memory(spec: Spec, inputs: Inputs, route: Any) -> None:
     with ts.use(route):
@@ -135,7 +137,10 @@ class Onlooker(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("surroundings", [nullcontext, Onlooker], ids=["eager", "dispatched"])
+@pytest.mark.parametrize(
+    "surroundings",
+    [pytest.param(nullcontext, id="eager"), pytest.param(Onlooker, id="dispatched", marks=pytest.mark.slow)],
+)
 def test_second_gradient_is_right_or_raises(
     spec: Spec, inputs: Inputs, surroundings: Callable[[], AbstractContextManager[Any]]
 ) -> None:
@@ -174,6 +179,7 @@ def test_torch_func_hessian_vector_product(spec: Spec, inputs: Inputs) -> None:
     torch.testing.assert_close(product(ours), product(right))
 
 
+@REPRESENTATIVES_FIRST
 def test_tensors_kept_from_a_torch_func_transform_are_plain_again(spec: Spec, inputs: Inputs) -> None:
     kept: list[Tensor] = []
 

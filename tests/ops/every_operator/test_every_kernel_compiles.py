@@ -196,7 +196,7 @@ def test_batches_of_many_sizes_share_their_compiled_code(spec: Spec, layout: Lay
             key_of(launch)
             for launch in planned_launches(spec, case.with_sizes(**{name: size - smaller}), torch.bfloat16, layout)
         }
-        for smaller in range(1, 18)  # every remainder modulo 16, which the compiler specialises on
+        for smaller in (1, 2, 4, 8, 15, 16, 17)  # each kind of remainder modulo 16, which the compiler specialises on
     ]
     assert set.union(*variants) == variants[0]
 

@@ -242,8 +242,14 @@ def _packed(lengths: Tensor, how: str, route: str) -> Callable[[Inputs], dict[st
     return results
 
 
-@pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize("how", ["compile", "func", "vmap"])
+@pytest.mark.parametrize(
+    ("how", "route"),
+    [
+        pytest.param(how, route, marks=pytest.mark.slow if (how, route) == ("compile", "torch") else [])
+        for how in ("compile", "func", "vmap")
+        for route in ROUTES
+    ],
+)
 def test_packed_sequences_do_not_spoil_each_other_where_pytorch_traces(how: str, route: str) -> None:
     torch.manual_seed(1)
     starts = torch.tensor([0, 3, 3, 8, 12], dtype=torch.int32)

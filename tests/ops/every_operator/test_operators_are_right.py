@@ -30,21 +30,20 @@ def layouts(spec: Spec, case: Case, dtype: torch.dtype) -> tuple[Layout, ...]:
 
 
 def tried_first(spec: Spec, case: Case, dtype: torch.dtype) -> tuple[Layout, ...]:
-    """Return the simplest layout at every case, and each other layout at one small case.
+    """Return the simplest layout at every case, and each other layout at one small case, in single precision.
 
-    Half precision uses the second case, which has odd sizes. The kernels compute in single precision at any dtype.
+    Half precision uses the simplest layout: bfloat16 at the second case, which has odd sizes, and float16 at the first,
+    which is the smallest. The kernels compute in single precision at any dtype.
     """
     in_full = [one for one in spec.cases if interpretable(spec, one) and not is_large(spec, one)]
     number = in_full.index(case) if case in in_full else None
-    left_out = number != 1 and dtype in (torch.float16, torch.bfloat16)
-    first: tuple[Layout, ...] = () if left_out else (CONTIGUOUS,)
-    if number is None:
+    in_half = {torch.bfloat16: 1, torch.float16: 0}
+    first: tuple[Layout, ...] = () if in_half.get(dtype, number) != number else (CONTIGUOUS,)
+    if number is None or dtype in in_half:
         return first
-    # The hardest is the first, so every dtype has it at the second case.
+    # The hardest is the first, so the second case has it.
     others = sorted((one for one in spec.layouts if one != CONTIGUOUS), key=lambda one: one.name != "transposed")
-    if dtype == torch.float32:
-        return (*first, *others[(number - 1) % len(in_full) :: len(in_full)])
-    return (*first, *(others if number == 1 else ()))
+    return (*first, *others[(number - 1) % len(in_full) :: len(in_full)])
 
 
 def is_large(spec: Spec, case: Case) -> bool:

@@ -21,7 +21,7 @@ pytest.importorskip("hypothesis")  # a machine with a GPU may not have it
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-FAST, SLOW = 4, int(os.environ.get("TILESMITH_DRAWN_CALLS", "300"))
+FAST, SLOW = 3, int(os.environ.get("TILESMITH_DRAWN_CALLS", "300"))
 QUIET = settings(
     deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate], derandomize=True
 )

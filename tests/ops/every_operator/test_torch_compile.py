@@ -70,11 +70,11 @@ def test_compiles_to_one_graph_of_our_kernels_until_the_mode_changes(
 
 
 @REPRESENTATIVES_FIRST
-def test_another_size_of_a_dynamic_dimension_compiles_nothing_more(spec: Spec, ordinary_case: Case) -> None:
+def test_another_size_of_a_dynamic_dimension_compiles_nothing_more(spec: Spec, small_case: Case) -> None:
     counting = Counting()
     compiled = torch.compile(spec.op, fullgraph=True, dynamic=True, backend=counting.backend)
     for more in (1, 2):  # PyTorch compiles sizes of 0 and 1 apart
-        case = ordinary_case.with_sizes(**{name: size + more for name, size in ordinary_case.sizes.items()})
+        case = small_case.with_sizes(**{name: size + more for name, size in small_case.sizes.items()})
         inputs = spec.inputs(case, torch.float32, "cpu")
         found = forward_and_backward(compiled, inputs)
     assert_same(found, forward_and_backward(spec.op, inputs))

@@ -64,6 +64,7 @@ def declared_kernels() -> dict[str, Kernels]:
     return {f"tilesmith::{kernels.name}": kernels for kernels in found}
 
 
+@REPRESENTATIVES_FIRST
 def test_dispatch_mode_sees_the_operator(spec: Spec, operator: Operator[..., Any], inputs: Inputs) -> None:
     with Listener() as listener:
         result = forward_and_backward(operator, inputs)
@@ -232,6 +233,7 @@ def test_make_fx_traces_forward_and_backward(operator: Operator[..., Any], input
         torch.testing.assert_close(ours, right)
 
 
+@REPRESENTATIVES_FIRST
 def test_a_lazily_negated_tensor_counts_as_negated(spec: Spec, inputs: Inputs) -> None:
     negated = {name: torch._neg_view(value) if is_differentiable(value) else value for name, value in inputs.items()}
     assert any(isinstance(value, Tensor) and value.is_neg() for value in negated.values())

@@ -355,7 +355,9 @@ class TestChunks:
         whole = forward_and_backward(triangle_multiply, {**given, missing: None})
         assert_same(forward_and_backward(triangle_multiply, {**given, missing: None, "chunk": 2}), whole)
 
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+    @pytest.mark.parametrize(
+        "dtype", [torch.float32, torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.slow)], ids=str
+    )
     def test_error_is_within_the_rule_in_every_precision(self, dtype: torch.dtype) -> None:
         assert_within_the_rule(Case("incoming", batch=1, residues=3, channels=9, hidden=8), dtype, "cpu", chunk=2)
 
