@@ -121,8 +121,7 @@ def test_every_form_launches_its_own_kernels(form: str) -> None:
     )
 
 
-@EVERY_FORM
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@covering(form=list(FORMS), dtype=[torch.float32, torch.float64])
 def test_infinities_and_extremes(form: str, dtype: torch.dtype) -> None:
     limits = torch.finfo(dtype)
     x = torch.randn(9, 300, dtype=dtype)
@@ -150,8 +149,7 @@ def test_gradient_of_masked_entries_is_zero(form: str) -> None:
         assert_as_torchs(x, -1)
 
 
-@EVERY_FORM
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@covering(form=list(FORMS), dtype=[torch.bfloat16, torch.float16])
 def test_low_precision_is_rounded_once(form: str, dtype: torch.dtype) -> None:
     x, limits = torch.randn(9, 300).to(dtype), torch.finfo(dtype)
     with ts.ops.configured(**FORMS[form]):

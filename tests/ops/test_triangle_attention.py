@@ -12,6 +12,7 @@ from differentiation import assert_same, forward_and_backward
 from torch import Tensor
 
 import tilesmith as ts
+from covering import covering
 from tilesmith.ops.attention.device.score_gradients import MOST_BYTES, MOST_BYTES_OF_SUMS, spans
 from tilesmith.ops.attention.kernels.short import LONGEST
 from tilesmith.ops.attention.problem import Problem
@@ -180,8 +181,15 @@ def test_rows_all_masked_get_zeros(mode: Any, starting: bool) -> None:
     assert all(not value.any() for value in found.values())
 
 
-@BOTH_WAYS
-@SIDES
+@pytest.mark.parametrize(
+    ("mode", "starting"),
+    [
+        pytest.param("auto", True, id="auto-starting"),
+        pytest.param("auto", False, id="auto-ending"),
+        pytest.param("interpret", True, id="interpret-starting", marks=pytest.mark.slow),
+        pytest.param("interpret", False, id="interpret-ending"),  # the keys lie apart
+    ],
+)
 def test_rows_all_masked_get_the_mean_of_v_if_asked(mode: Any, starting: bool) -> None:
     """As the softmax of equal scores; rows with a key are as ever."""
     inputs = made(rows=34, columns=34, head=5)
@@ -348,8 +356,7 @@ class TestInChunks:
         for name, value in right.items():
             assert (found[name].double() - value).norm() < 6e-4 * value.norm(), name
 
-    @SIDES
-    @pytest.mark.parametrize("most", [1, 2, 5, 10], ids=["one", "parts of a member", "a member", "both members"])
+    @covering(most=[1, 2, 5, 10], starting=[True, False])  # a part of a member, a member, both members
     def test_gradients_are_right_however_many_sequences_a_chunk_has(self, most: int, starting: bool) -> None:
         inputs = self.inputs(starting=starting)
         self.assert_right(self.gradients(inputs, starting=starting, chunk_sequences=most), inputs, starting)
