@@ -26,7 +26,7 @@ from tilesmith.lab.judge.bridges.opening import both_of
 from tilesmith.lab.judge.bridges.splitting import split
 from tilesmith.lab.judge.isolation import sandbox
 from tilesmith.lab.judge.output.explanations import EXPLANATIONS, explained
-from tilesmith.lab.judge.verdict import reward
+from tilesmith.lab.judge.verdict import Verdict, reward
 
 ZOO = Path(__file__).parents[2] / "judge" / "zoo"
 BRIDGES = Path(__file__).parents[2] / "judge" / "bridges"
@@ -34,8 +34,18 @@ PLAIN = ZOO / "honest" / "softmax" / "plain.py"
 QUICK = Options(seed=5, facts=False)
 
 
-def test_plain_softmax_passes_with_facts_of_the_compiler(warm_judge: Judge, softmax: Task) -> None:
-    verdict = warm_judge.judge(softmax, Candidate.of(PLAIN), Options(seed=5))
+@pytest.fixture(scope="module")
+def verdict_of_plain(warm_judge: Judge, softmax: Task) -> Verdict:
+    return warm_judge.judge(softmax, Candidate.of(PLAIN), Options(seed=5))
+
+
+@pytest.fixture(scope="module")
+def verdict_of_no_maximum(warm_judge: Judge, softmax: Task) -> Verdict:
+    return warm_judge.judge(softmax, Candidate.of(ZOO / "cheats" / "softmax" / "no_maximum.py"), QUICK)
+
+
+def test_plain_softmax_passes_with_facts_of_the_compiler(verdict_of_plain: Verdict) -> None:
+    verdict = verdict_of_plain
     assert verdict.passed
     assert verdict.stages["compiles"] == "passed"
     assert verdict.bytes == verdict.floor_bytes
@@ -48,11 +58,13 @@ def test_plain_softmax_passes_with_facts_of_the_compiler(warm_judge: Judge, soft
     assert verdict.reward.value == pytest.approx(1.0)
 
 
-def test_verdict_follows_the_published_schema(warm_judge: Judge, softmax: Task) -> None:
+def test_verdict_follows_the_published_schema(
+    warm_judge: Judge, softmax: Task, verdict_of_plain: Verdict, verdict_of_no_maximum: Verdict
+) -> None:
     jsonschema = pytest.importorskip("jsonschema")
-    for path in (PLAIN, ZOO / "cheats" / "softmax" / "no_maximum.py", ZOO / "cheats" / "softmax" / "prints_verdict.py"):
-        verdict = warm_judge.judge(softmax, Candidate.of(path), Options(seed=5)).as_json()
-        jsonschema.validate(json.loads(json.dumps(verdict, allow_nan=False)), schema())
+    printing = Candidate.of(ZOO / "cheats" / "softmax" / "prints_verdict.py")
+    for verdict in (verdict_of_plain, verdict_of_no_maximum, warm_judge.judge(softmax, printing, Options(seed=5))):
+        jsonschema.validate(json.loads(json.dumps(verdict.as_json(), allow_nan=False)), schema())
 
 
 def test_wrong_element_names_program_line_and_expected_value(warm_judge: Judge, softmax: Task) -> None:
@@ -71,9 +83,9 @@ def test_wrong_element_names_program_line_and_expected_value(warm_judge: Judge, 
     assert "tl.store" in text[reason.line - 1]
 
 
-def test_same_seed_gives_the_same_verdict(warm_judge: Judge, softmax: Task) -> None:
+def test_same_seed_gives_the_same_verdict(warm_judge: Judge, softmax: Task, verdict_of_no_maximum: Verdict) -> None:
     candidate = Candidate.of(ZOO / "cheats" / "softmax" / "no_maximum.py")
-    first, second = (warm_judge.judge(softmax, candidate, QUICK) for _ in range(2))
+    first, second = verdict_of_no_maximum, warm_judge.judge(softmax, candidate, QUICK)
     assert replace(first, seconds=0.0).as_json() == replace(second, seconds=0.0).as_json()
 
 

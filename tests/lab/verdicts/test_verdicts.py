@@ -12,6 +12,7 @@ from subjects import Problem, problem_of, small_cases, subjects
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from covering import covering
 from tilesmith.lab.check_context import seeded
 from tilesmith.lab.expected import Expected
 from tilesmith.spec import Spec
@@ -143,8 +144,7 @@ def test_terms_of_overlapping_windows_may_be_added_one_after_another() -> None:
     assert not expected.compare_output(0, ours * (1 + 1 / 4096)).passed  # one term more
 
 
-@pytest.mark.parametrize("name", ["add_rms_norm", "rms_norm", "rms_norm_rope"])
-@pytest.mark.parametrize("seed", [6000001, 6000028])
+@covering(name=["add_rms_norm", "rms_norm", "rms_norm_rope"], seed=[6000001, 6000028])
 def test_an_eps_left_out_is_found_at_every_seed(name: str, seed: int) -> None:
     spec = subject(name)
     found = [found_faults(Problem(spec, case, torch.float32, seed))["eps left out"] for case in small_cases(spec)]

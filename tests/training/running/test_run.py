@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -118,11 +119,16 @@ def test_resuming_rejects_other_sizes_seed_data_and_no_steps_left(wanted: dict[s
         options.resumed_settings(taken, {}, llama.VERSION_NAMES)
 
 
-def facts(**changes: Any) -> checkpoint.Checkpoint:
-    """Return a checkpoint with changed facts; a dotted name changes an option of `config` or `settings`."""
+@cache
+def taken_after_a_step() -> checkpoint.Checkpoint:
     run = Run(LlamaTask(TINY), Settings(num_steps=1), CPU)
     run.train()
-    taken = run.checkpoint()
+    return run.checkpoint()
+
+
+def facts(**changes: Any) -> checkpoint.Checkpoint:
+    """Return a checkpoint with changed facts; a dotted name changes an option of `config` or `settings`."""
+    taken = replace(taken_after_a_step(), facts={**taken_after_a_step().facts})
     for name, value in changes.items():
         place, _, option = name.partition("__")
         if option:
