@@ -17,7 +17,8 @@ from torch import Tensor
 from triton.language.extra import libdevice
 from triton.language.extra.libdevice import tanh
 
-from tilesmith.toolchain.benchmarks import CublasLt, benchmarking
+from tilesmith.toolchain import benchmarks
+from tilesmith.toolchain.benchmarks import CublasLt, single_product
 from tilesmith.toolchain.interpreter import interpret, numerics
 from tilesmith.toolchain.interpreter.patches import Builder
 
@@ -318,11 +319,18 @@ def test_stand_in_of_cublas_multiplies_scaled_blocks(operand_format: str) -> Non
         values.append(exact * factors[row // 128, column // 4, row % 32, row // 32 % 4 * 4 + column % 4])
     c = torch.zeros(128, 256, dtype=torch.float16)
     multiply = getattr(CublasLt(None), f"block_scaled_matmul_{operand_format}")
-    with benchmarking():  # computes nothing, so that a loop of calls ends early
-        multiply(*operands, c, *(scale.flatten() for scale in scales))
-    assert not c.any()
     multiply(*operands, c, *(scale.flatten() for scale in scales))
     torch.testing.assert_close(c.float(), values[0] @ values[1].T, rtol=1e-3, atol=1e-1)
+
+
+def test_last_large_product_is_kept_until_an_operand_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmarks, "_LARGE_PRODUCT", 1)
+    a, b = torch.randn(5, 7), torch.randn(3, 7)
+    first = single_product(a, b.T)
+    assert single_product(a.clone(), b.T.contiguous()) is first
+    a[4, 6] += 1
+    torch.testing.assert_close(single_product(a, b.T), a @ b.T)
+    torch.testing.assert_close(single_product(b, a.T), b @ a.T)
 
 
 @triton.jit

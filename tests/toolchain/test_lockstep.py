@@ -21,6 +21,8 @@ from tilesmith.toolchain.interpreter import (
     OutOfBounds,
     interpret,
     interpret_together,
+    numerics,
+    patches,
     tiles,
 )
 
@@ -111,6 +113,21 @@ def scaled_kernel(a_ptr, scale_ptr, c_ptr, SIZE: tl.constexpr):
 
 
 @triton.jit
+def shared_kernel(a_ptr, scale_ptr, b_ptr, c_ptr, n, COLUMNS: tl.constexpr, SIZE: tl.constexpr):
+    row, column = tl.program_id(0) // COLUMNS, tl.program_id(0) % COLUMNS
+    rows, columns = row * SIZE + tl.arange(0, SIZE), column * SIZE + tl.arange(0, SIZE)
+    depth = tl.arange(0, 32)
+    a = tl.load(a_ptr + rows[:, None] * 32 + depth[None, :], mask=rows[:, None] < n, other=0)
+    b = tl.load(b_ptr + columns[None, :] * 32 + depth[:, None])
+    scale = tl.load(scale_ptr + rows[:, None] * 2 + tl.arange(0, 2)[None, :])
+    other_scale = tl.load(scale_ptr + columns[:, None] * 2 + tl.arange(0, 2)[None, :])  # a product of both groups
+    c = tl.dot_scaled(a, scale, "e2m1", b, other_scale, "e2m1")
+    c = tl.dot_scaled(a, other_scale, "e2m1", b, None, "e2m1", c)
+    c = tl.dot(c, tl.sum(b.to(tl.float32), 0)[:, None] + tl.zeros((SIZE, SIZE), tl.float32), c) + row
+    tl.store(c_ptr + rows[:, None] * COLUMNS * SIZE + columns[None, :], c)
+
+
+@triton.jit
 def random_kernel(y_ptr, seed, BLOCK: tl.constexpr):
     lanes = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y_ptr + lanes, tl.where(tl.rand(seed, lanes) > 0.5, tl.erf(tl.exp(lanes / 64.0)), float("nan")))
@@ -152,6 +169,13 @@ def _scaled() -> tuple[Any, Program, dict[str, Any]]:
     a = torch.randint(0, 256, (320, 32), dtype=torch.uint8)
     scale = torch.randint(120, 134, (320, 2), dtype=torch.uint8)
     return scaled_kernel, (20, 1, 1), {"a_ptr": a, "scale_ptr": scale, "c_ptr": torch.zeros(320, 16), "SIZE": 16}
+
+
+def _shared() -> tuple[Any, Program, dict[str, Any]]:
+    a, b = (torch.randint(0, 256, (128, 32), dtype=torch.uint8) for _ in range(2))
+    scale = torch.randint(125, 129, (128, 2), dtype=torch.uint8)
+    tensors = {"a_ptr": a, "scale_ptr": scale, "b_ptr": b, "c_ptr": torch.zeros(128, 128)}
+    return shared_kernel, (64, 1, 1), {**tensors, "n": 120, "COLUMNS": 8, "SIZE": 16}
 
 
 def _branches() -> tuple[Any, Program, dict[str, Any]]:
@@ -222,7 +246,7 @@ def _copied(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "case", [_norm, _matmul, _persistent, _scaled, _branches, _order, _atomics, _in_place, _random]
+    "case", [_norm, _matmul, _persistent, _scaled, _shared, _branches, _order, _atomics, _in_place, _random]
 )
 def test_programs_together_give_what_they_give_one_by_one(case: Callable[[], Any]) -> None:
     torch.manual_seed(0)
@@ -281,6 +305,28 @@ class _OnlyWrites(_Seen):
 
     def load(self, access: Access) -> None:
         raise AssertionError("a load is shown")
+
+
+def test_out_of_bounds_load_that_programs_share_names_each_program() -> None:
+    kernel, grid, arguments = _shared()
+    arguments["a_ptr"] = arguments["a_ptr"][:112].clone()  # without the rows of the last 8 programs
+    seen = _Seen()
+    seen.only_writes = True
+    assert interpret_together(Launched(kernel, grid, arguments, {}), seen, _programs(grid)) == []
+    assert {error.access.program[0] for error in seen.errors} == set(range(56, 64))
+
+
+def test_programs_load_and_convert_a_shared_operand_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, grid, arguments = _shared()
+    converted: list[int] = []
+
+    def counted(values: Any, *rest: Any) -> Any:
+        converted.append(len(values) if values.ndim == 3 else 0)
+        return numerics.scaled_operand(values, *rest)
+
+    monkeypatch.setattr(patches, "scaled_operand", counted)
+    assert interpret_together(Launched(kernel, grid, arguments, {}), None, _programs(grid)) == []
+    assert converted[-4:] == [8, 8, 64, 8]  # rows, columns, rows with the scales of columns, columns
 
 
 @pytest.mark.parametrize("together", [False, True])

@@ -10,6 +10,7 @@ import torch
 from tilesmith.hardware.devices import device
 from tilesmith.lab.inspect.running.gpu_stand_in import gpu_stand_in
 from tilesmith.lab.inspect.running.tensor_tracker import TensorTracker
+from tilesmith.toolchain.benchmarks import CublasLt
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to ask instead")
 
@@ -156,6 +157,25 @@ def test_before_use_receives_the_tensors_of_a_call() -> None:
         assert used == []
         x.sum()
     assert len(used) == 1
+
+
+def test_product_of_cublas_waits_until_its_result_is_read() -> None:
+    used: list[object] = []
+    deferred: list[tuple[object, ...]] = []
+    tracker = TensorTracker(
+        lambda tensors: used.extend(tensors or ()), pretend_gpu=True, defer=lambda *one: deferred.append(one)
+    )
+    with gpu_stand_in(device("h200")), tracker.watching():
+        a, b = (torch.randn(4, 8, device="cuda").to(torch.float8_e4m3fn) for _ in range(2))
+        c = torch.zeros(4, 4, device="cuda", dtype=torch.float16)
+        used.clear()
+        CublasLt(None).matmul(a, b, c)
+    assert not used
+    assert len(deferred) == 1
+    assert not c.any()
+    write, operands, output = deferred[0]
+    write(output, *operands)  # type: ignore[operator, misc]
+    torch.testing.assert_close(c, (a.float() @ b.float().T).half())
 
 
 def test_calls_that_read_only_a_shape_ask_for_no_results() -> None:

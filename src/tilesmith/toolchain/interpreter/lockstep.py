@@ -11,7 +11,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +32,13 @@ from tilesmith.toolchain.interpreter.all_programs import (
 from tilesmith.toolchain.interpreter.host import tensors_in
 from tilesmith.toolchain.interpreter.memory import Observer, Program, kernel_position
 from tilesmith.toolchain.interpreter.running import Launched, recording
-from tilesmith.toolchain.interpreter.tiles import whole_tiles
+from tilesmith.toolchain.interpreter.tiles import Tile, whole_tiles
+from tilesmith.toolchain.interpreter.values import shared_rows
+from tilesmith.toolchain.interpreter.values.shared_rows import Places, Shared, has_rows
 
 MOST_STEPS = 50_000  # of one program
 MOST_ELEMENTS = 1 << 18  # of one block, over all programs of a chunk; larger ones leave the CPU's cache
+MORE_FOR_PRODUCTS = 4  # times as many, since more programs share operands (tutorial 09: 61 to 40 s)
 FEW_PROGRAMS = 8  # a path of fewer programs is not worth recording
 MOST_PATHS = 64  # that few programs take, before all programs run one by one
 TRIED_PROGRAMS = 3  # performed without effect, to see that the record is right
@@ -56,6 +60,7 @@ _ELEMENTWISE = frozenset(
         *(f"fcmp{order}{one}" for order in "OU" for one in ("EQ", "GE", "GT", "LE", "LT", "NE")),
     }
 )
+_PRODUCTS = {"dot": ((0,), (1,), (2,)), "dot_scaled": ((0, 1), (3, 4), (9,))}  # the arguments of each operand
 _CONSTANT = frozenset({"make_range", "get_num_programs"})
 _WITHOUT_EFFECT = frozenset({"assume", "barrier"})
 
@@ -191,13 +196,6 @@ class Branches(Evaluation):
         return [one[:count] for one in node.function(blocks)]  # type: ignore[misc]
 
 
-class _Tile(NamedTuple):
-    """The addresses or the mask of a tile, which `function(*fields)` computes."""
-
-    function: Any
-    fields: list[Any]
-
-
 class Lockstep(Branches):
     """Performs the record of one program for several programs, given by their numbers."""
 
@@ -208,6 +206,9 @@ class Lockstep(Branches):
         self._order = order
         self._programs = programs
         self._grid = grid
+        shares = any(node.name in _PRODUCTS for node in order) and not self._builder.memory.is_watched
+        self._sharing = shared_rows.Sharing() if shares else None
+        self._places: Places | None = None  # of the operation that is performed now, where it needs fewer rows
         self._uses: dict[Node, int] = {}
         for node in order:
             self._uses.update(dict.fromkeys(node.inputs(), node.number))
@@ -230,37 +231,80 @@ class Lockstep(Branches):
     def _perform(self, *, with_effects: bool) -> Iterator[list[Array]]:
         """Yield what each effect is given: pointers, value and mask in the order of the arguments."""
         for node in self._order:
-            if node.name == "load" and (tiles := self._whole_tiles(node)) is not None:
-                self._known[node] = tiles
-            elif node.name in ("load", "store", "atomic"):
+            self._places = shared_rows.common_places(map(self._known.get, node.inputs()))
+            if node.name == "load":
+                self._known[node] = self._shared(self._loaded(node))
+            elif node.name in ("store", "atomic"):
+                self._places = None
                 handles = self._handles(node)
-                if node.name != "load":
-                    yield [one.data for one in handles if isinstance(one, TensorHandle)]
-                if node.name == "load" or with_effects:
+                yield [one.data for one in handles if isinstance(one, TensorHandle)]
+                if with_effects:
                     self._known[node] = self._accessed(node, handles)
                 elif node.name == "atomic":
                     self._known[node] = np.zeros_like(handles[2].data)
+            elif node.name in ("splat", "tile"):
+                self._known[node] = self._of_scalars(node)
+            elif node.name in _PRODUCTS:
+                self._known[node] = self._product(node)
             else:
-                self._known[node] = self._evaluate(node)
+                self._known[node] = self._shared(self._evaluate(node))
             for one in node.inputs():
                 if self._uses[one] == node.number:
                     self._known.pop(one, None)
 
-    def _evaluate(self, node: Node) -> Any:
+    def _shared(self, value: Any) -> Any:
+        return value if self._places is None or not has_rows(value) else Shared(value, self._places)
+
+    def _of_scalars(self, node: Node) -> Any:
+        """Return a block that follows from scalars, with one row for each different value of these."""
+        scalars = [self._row(one) for one in (node.arguments if node.name == "tile" else node.arguments[1:])]
+        scalars, places = (scalars, None) if self._sharing is None else self._sharing.grouped(scalars)
         if node.name == "tile":  # computed by the access, unless that can do without
-            return _Tile(node.function, [TensorHandle(self._row(one), one.dtype) for one in node.arguments])
-        return super()._evaluate(node)
+            pairs = zip(scalars, node.arguments, strict=True)
+            block: Any = Tile(node.function, [TensorHandle(one, argument.dtype) for one, argument in pairs])  # type: ignore[arg-type]
+        else:
+            shape = node.handle.data.shape
+            block = np.broadcast_to(scalars[0].reshape(-1, *[1] * len(shape)), (len(scalars[0]), *shape))
+        return block if places is None else Shared(block, places)
+
+    def _product(self, node: Node) -> Any:
+        """Return a product. An operand that several programs multiply is converted once."""
+        is_shared = any(isinstance(self._known.get(one), Shared) for one in node.inputs())
+        if self._places is not None or not is_shared or len(node.handle.data.shape) != 2:
+            return self._shared(self._evaluate(node))
+        arguments = list(node.arguments)
+        places = [self._operand(arguments, one) for one in _PRODUCTS[node.name]]
+        self._builder.product = partial(shared_rows.product, places)
+        try:
+            return node.function(*arguments).data  # type: ignore[misc]
+        finally:
+            del self._builder.product
+
+    def _operand(self, arguments: list[Any], which: Sequence[int]) -> Places:
+        """Put the rows of an operand of a product in its place; return the row of each program."""
+        handles = [(place, arguments[place]) for place in which if isinstance(arguments[place], TensorHandle)]
+        nodes = [one.node for _, one in handles if getattr(one, "node", None) is not None]
+        self._places = shared_rows.common_places(map(self._known.get, nodes))
+        for place, handle in handles:
+            arguments[place] = TensorHandle(self._row(handle), handle.dtype)
+        if self._places is not None:
+            return self._places
+        differs = any(has_rows(arguments[place].data) for place, _ in handles)
+        return np.arange(self._programs.size) if differs else np.zeros(self._programs.size, np.intp)
 
     def _row(self, argument: Any) -> Any:
         row = super()._row(argument)
-        return row.function(*row.fields).data if isinstance(row, _Tile) else row
+        if isinstance(row, Shared):
+            row = row.values if row.places is self._places else row.of_each_program()
+        return row.computed() if isinstance(row, Tile) else row
 
-    def _whole_tiles(self, node: Node) -> Array | None:
-        """Return what a load through a descriptor gives to all programs; None where a tile needs its addresses."""
+    def _loaded(self, node: Node) -> Any:
+        memory = self._builder.memory
         tile: Any = self._known.get(getattr(node.arguments[0], "node", node))
-        if not isinstance(tile, _Tile) or self._builder.memory.is_watched:
-            return None
-        return whole_tiles(self._builder.memory, node.handle.data.shape, *tile.fields)
+        tile = tile.values if isinstance(tile, Shared) and tile.places is self._places else tile
+        whole = isinstance(tile, Tile) and not memory.is_watched
+        found = whole_tiles(memory, node.handle.data.shape, *tile.fields) if whole else None
+        return self._accessed(node, self._handles(node)) if found is None else found
 
     def _handles(self, node: Node) -> list[Any]:
         rows = [self._row(one) for one in node.arguments]
@@ -282,15 +326,18 @@ class Lockstep(Branches):
                 self._builder.grid_idx = program_of(int(self._programs[0]), self._grid)
                 result = node.function(*handles)  # type: ignore[misc]
                 return None if result is None else result.data
-            return self._one_by_one(node, handles, len(pointers.data))
+            if self._places is not None:
+                self._places = None
+                handles = self._handles(node)
+            return self._one_by_one(node, handles)
         finally:
             memory.place = None
             self._builder.undefined.end()  # the sample follows undefined lanes
 
-    def _one_by_one(self, node: Node, handles: list[Any], count: int) -> Any:
+    def _one_by_one(self, node: Node, handles: list[Any]) -> Any:
         """Perform an access that is partly out of bounds, so that messages name the program."""
         results = []
-        for row in range(count):
+        for row in range(len(handles[node.axis].data)):
             self._builder.grid_idx = program_of(int(self._programs[row]), self._grid)
             own = [TensorHandle(one.data[row], one.dtype) if isinstance(one, TensorHandle) else one for one in handles]
             results.append(node.function(*own))  # type: ignore[misc]
@@ -330,7 +377,8 @@ def perform_together(
 def _perform_all(record: ProgramRecorder, order: list[Node], programs: NDArray[np.int64], grid: Program) -> None:
     _try(Lockstep(record, order, programs[:TRIED_PROGRAMS], grid))
     widest = max((node.handle.data.size for node in order), default=1)
-    size = max(1, MOST_ELEMENTS // widest)
+    has_products = any(node.name in _PRODUCTS for node in order)
+    size = max(1, MOST_ELEMENTS * (MORE_FOR_PRODUCTS if has_products else 1) // widest)
     for start in range(0, programs.size, size):
         Lockstep(record, order, programs[start : start + size], grid).perform()
 

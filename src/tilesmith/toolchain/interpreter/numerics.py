@@ -19,8 +19,8 @@ FloatArray = NDArray[np.float32]
 BitArray = NDArray[Any]
 
 BFLOAT16 = "bf16"
-_E2M1 = np.array([sign * size for sign in (1, -1) for size in (0, 0.5, 1, 1.5, 2, 3, 4, 6)], dtype=np.float32)
-_E2M1_PAIRS = np.stack([_E2M1[np.arange(256) & 0xF], _E2M1[np.arange(256) >> 4]], axis=-1)  # by byte
+_E2M1 = np.array([sign * size for sign in (1, -1) for size in (0.0, 0.5, 1, 1.5, 2, 3, 4, 6)], dtype=np.float32)
+_E2M1_PAIRS = np.stack([_E2M1[np.arange(256) & 0xF], _E2M1[np.arange(256) >> 4]], axis=-1).view(np.uint64)  # by byte
 _FLOAT8 = {
     "fp8e4nv": torch.float8_e4m3fn,
     "fp8e5": torch.float8_e5m2,
@@ -84,7 +84,8 @@ def scaled_operand(values: NDArray[Any], scale: Any, format_name: str, packs_k: 
     """
     if format_name == "E2M1":
         *batch, rows, columns = values.shape
-        pairs = _E2M1_PAIRS[values]
+        # Two floats as one integer: numpy takes a fifth of the time of a table of pairs.
+        pairs = np.take(_E2M1_PAIRS, values).view(np.float32).reshape(*values.shape, 2)
         if packs_k:
             values = pairs.reshape(*batch, rows, 2 * columns)
         else:
@@ -96,9 +97,15 @@ def scaled_operand(values: NDArray[Any], scale: Any, format_name: str, packs_k: 
     if factors.dtype.kind != "f":
         exponents = factors.view(np.uint8).astype(np.int32)
         factors = np.where(exponents == 255, np.nan, np.ldexp(np.float32(1), exponents - 127))
-    groups = wide.reshape(*factors.shape, -1)  # a view
-    scaled: FloatArray = (groups * factors.astype(np.float32)[..., None]).reshape(wide.shape)
-    return scaled
+    groups = wide.reshape(*wide.shape[:-1], factors.shape[-1], -1)  # a view
+    scaled: FloatArray = groups * factors.astype(np.float32)[..., None]
+    return scaled.reshape(*scaled.shape[:-2], -1)
+
+
+def multiply_add(left: NDArray[Any], right: NDArray[Any], addend: NDArray[Any]) -> NDArray[Any]:
+    """Return left · right + addend."""
+    total: NDArray[Any] = np.matmul(left, right) + addend
+    return total
 
 
 def narrow(values: NDArray[Any], format_name: str, *, toward_zero: bool = False) -> BitArray:

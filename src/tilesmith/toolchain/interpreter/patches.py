@@ -25,6 +25,7 @@ from tilesmith.toolchain.interpreter.numerics import (
     filled,
     handle_of,
     is_narrow,
+    multiply_add,
     narrow,
     numpy_dtype,
     rounded_operand,
@@ -68,6 +69,7 @@ class Builder(TileOperations):
     memory: Memory
     recorder: Recorder | None = None
     path: PathRecorder | None = None
+    product: Callable[[Array, Array, Array], Array] = staticmethod(multiply_add)
     _is_of_sum = False
 
     def __init__(self) -> None:
@@ -162,15 +164,14 @@ class Builder(TileOperations):
         compute = np.float32 if d.data.dtype == np.float16 else d.data.dtype
         precision = input_precision.name.lower() if a.dtype.scalar == tl.float32 else ""
         left, right = (rounded_operand(values_of(one), precision).astype(compute, copy=False) for one in (a, b))
-        product = np.matmul(left, right)
-        return handle_of(product + d.data, d.dtype.scalar)
+        return handle_of(self.product(left, right, d.data), d.dtype.scalar)
 
     def create_dot_scaled(self, *arguments: Any) -> Handle:
         a, a_scale, a_format, b, b_scale, b_format, _, a_packs_k, b_packs_k, d = arguments
         self.threads_wait(certain=False)
         left = scaled_operand(values_of(a), a_scale, a_format.name, a_packs_k)
         right = scaled_operand(np.swapaxes(values_of(b), -1, -2), b_scale, b_format.name, b_packs_k)
-        return handle_of(np.matmul(left, np.swapaxes(right, -1, -2)) + d.data, d.dtype.scalar)
+        return handle_of(self.product(left, np.swapaxes(right, -1, -2), d.data), d.dtype.scalar)
 
     def dot_of_sum(self, a: Handle, b: Handle, d: Handle) -> Handle:
         """Perform the dot of tf32 that Triton compiles a sum of products to."""

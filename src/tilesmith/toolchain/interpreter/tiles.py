@@ -5,8 +5,9 @@ The functions take the fields of a descriptor and the indices of a tile as scala
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,24 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, _ir
 
 from tilesmith.toolchain.interpreter.memory import Memory
 from tilesmith.toolchain.interpreter.numerics import handle_of, is_narrow, numpy_dtype
+from tilesmith.toolchain.interpreter.values.shared_rows import Places, rows_at
 
 Handle = Any
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The addresses or the mask of a tile, which `function(*fields)` computes."""
+
+    function: Callable[..., Handle]
+    fields: list[Handle]
+
+    def computed(self) -> NDArray[Any]:
+        found: NDArray[Any] = self.function(*self.fields).data
+        return found
+
+    def rows_at(self, places: Places) -> Tile:
+        return Tile(self.function, [TensorHandle(rows_at(one.data, places), one.dtype) for one in self.fields])
 
 
 def fields_of(descriptor: Any, indices: list[Handle]) -> tuple[Handle, ...]:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from tilesmith.toolchain.benchmarks import single_product
+
 _HALF = (torch.float16, torch.bfloat16)
 _MULTIPLIED = (*_HALF, torch.float32, torch.float64)  # on the host
 _PRODUCTS = frozenset({"matmul", "__matmul__", "mm", "bmm"})
@@ -64,7 +66,8 @@ def product_shape(name: str, arguments: Sequence[Any], options: Mapping[str, Any
 
 def write_product(output: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
     """Write a matrix product; of half-precision operands summed in float32."""
-    output.copy_(in_single(torch.matmul, (left, right), {}) if _is_half(left) else torch.matmul(left, right))
+    is_single = left.dtype != torch.float64
+    output.copy_(single_product(left.float(), right.float()) if is_single else torch.matmul(left, right))
 
 
 def _is_half(leaf: Any) -> bool:

@@ -111,8 +111,12 @@ class TensorTracker(TorchFunctionMode):
             return result
         inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         shape = product_shape(name, args, kwargs) if self._defer and self._pretend_gpu else None
-        if shape is not None and all(map(self.is_on_gpu, inputs)):
-            return self._deferred_product(args, kwargs.get("out"), shape)
+        is_cublas = name == "cublas_product" and self._defer is not None
+        if (is_cublas or shape is not None) and all(map(self.is_on_gpu, inputs)):
+            if is_cublas:
+                return self._deferred_product(lambda out, *operands: func(*operands, out=out), args, kwargs["out"])
+            result = kwargs["out"] if "out" in kwargs else torch.empty(shape or (), dtype=args[0].dtype)
+            return self._deferred_product(write_product, args, result)
         if name not in _NO_CONTENTS and not (name == "__getitem__" and _makes_view(args[1])):
             self._before_use(inputs)
             self.computed += name not in _EMPTY
@@ -140,18 +144,17 @@ class TensorTracker(TorchFunctionMode):
         return result
 
     def _deferred_product(
-        self, operands: Sequence[torch.Tensor], out: torch.Tensor | None, shape: tuple[int, ...]
+        self, write: Callable[..., None], operands: Sequence[torch.Tensor], result: torch.Tensor
     ) -> torch.Tensor:
-        """Return the result of a matrix product, computed when a call needs its contents."""
+        """Return the result of a matrix product, which `write` computes when a call needs its contents."""
         assert self._defer is not None
-        result = torch.empty(shape, dtype=operands[0].dtype) if out is None else out
         self._note(result, on_gpu=True)
         self._now_written([result])
 
-        def multiply(output: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
-            self._check_written([left, right], "matmul")
+        def multiply(output: torch.Tensor, *inputs: torch.Tensor) -> None:
+            self._check_written(inputs, "matmul")
             with torch._C.DisableTorchFunction(), self.inside_call(on_gpu=True), torch.no_grad():
-                write_product(output, left, right)
+                write(output, *inputs)
 
         self._defer(multiply, operands, result)
         return result

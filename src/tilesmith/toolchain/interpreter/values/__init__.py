@@ -1,4 +1,4 @@
-"""What is known of the values of one program, beside the values.
+"""What is known of the values of programs, beside the values.
 
 Files, in reading order:
 
@@ -7,4 +7,5 @@ Files, in reading order:
 - `hints.py`: hints to the compiler, checked on values.
 - `other_order.py`: another order of elements where Triton promises none.
 - `variables.py`: the variables of a kernel after each statement.
+- `shared_rows.py`: blocks that several programs share, for `lockstep.py`.
 """
