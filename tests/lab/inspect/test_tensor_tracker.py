@@ -67,6 +67,11 @@ class TestWithoutGpu:
         assert not make().is_cuda
         assert make().device == torch.device("cpu")
 
+    def test_fresh_integers_are_zero_so_that_a_lock_opens(self) -> None:
+        for length in range(50, 70):
+            torch.full((length,), 1, dtype=torch.int32)  # gone at once: its memory is the next to be used
+            assert not torch.empty(length, dtype=torch.int32, device="cuda").any()
+
     def test_move_between_host_and_gpu_copies(self) -> None:
         here = torch.ones(3)
         there = here.cuda()

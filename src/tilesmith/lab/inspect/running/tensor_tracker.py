@@ -46,6 +46,7 @@ _NO_CONTENTS = frozenset(
 _EMPTY = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"])
 _BACKWARD = frozenset({"backward", "grad"})
 _FORGET_FREED_ABOVE = 4096
+_FEW_ELEMENTS = 1 << 20
 
 
 @dataclass
@@ -133,6 +134,8 @@ class TensorTracker(TorchFunctionMode):
             result, on_gpu = self._without_gpu(func, name, args, kwargs, inputs)
         if name in _EMPTY:
             self._note(result, on_gpu, fresh=True)
+            if on_gpu and not result.is_floating_point() and result.numel() <= _FEW_ELEMENTS:
+                result.zero_()  # a lock that nobody initialised would else stay closed for ever
         elif name in COPIES and isinstance(result, torch.Tensor):
             if on_gpu:
                 self._note(result, on_gpu)
