@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import triton.language as tl
 from numpy.typing import NDArray
 from triton.runtime.interpreter import TensorHandle, _interpreter
 
@@ -125,6 +126,8 @@ class PathRecorder:
     def _call(self, name: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         if self._inside:
             return function(*arguments, **options)
+        # Triton 3.6 passes shapes as tl.tuple, where an unknown attribute is a ValueError.
+        arguments = tuple(tuple(one) if isinstance(one, tl.tuple) else one for one in arguments)
         if name in ("descriptor_load", "descriptor_store"):
             return self._access_tile(name, arguments)
         if any(name.startswith(each) for each in _CANNOT):
@@ -270,9 +273,6 @@ class Evaluation:
         for one in self._needed(node):
             self._known[one] = self._evaluate(one)
         return self._known[node]
-
-    def forget(self) -> None:
-        self._known.clear()
 
     def _needed(self, node: Node) -> list[Node]:
         found: dict[Node, None] = {}
