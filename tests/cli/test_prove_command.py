@@ -121,6 +121,12 @@ def test_parameter_without_a_gradient_is_more_than_rounding(monkeypatch: pytest.
     assert "has a gradient in one of the runs only" in " ".join(result.output.split())
 
 
+def test_heads_follow_the_sizes_that_are_set() -> None:
+    sizes = ("--set", "hidden_size=48", "--set", "num_attention_heads=3", "--set", "intermediate_size=32")
+    result = prove("modernbert", *sizes, "--steps", "1", "--batch-size", "1", "--seq-len", "8")
+    assert result.exit_code == 0, result.output
+
+
 @pytest.mark.parametrize("name", ["n_positions", "max_position_embeddings"])
 def test_size_with_two_names_is_set_by_either(name: str) -> None:
     config = subject.Subject("gpt2", {name: 1024}).configuration()

@@ -71,6 +71,9 @@ class Subject:
                 others = {other for other, name in config.attribute_map.items() if name in self.changes}
                 small = {**SMALL, **OTHER_SIZES.get(self.name, {})}
                 sizes = {**{name: size for name, size in small.items() if name not in others}, **self.changes}
+                width, heads = sizes.get("hidden_size"), sizes.get("num_attention_heads")
+                if "head_dim" not in self.changes and isinstance(width, int) and isinstance(heads, int) and heads > 0:
+                    sizes["head_dim"] = width // heads  # the rotation of some models reads this spare number
                 config = transformers.AutoConfig.for_model(self.name, **sizes)
             else:
                 for name, value in self.changes.items():
