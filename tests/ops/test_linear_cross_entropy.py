@@ -549,6 +549,21 @@ class TestCappedAndScaledLogits:
             ours = found(linear_cross_entropy)
         torch.testing.assert_close(ours, found(SPEC.reference), rtol=1e-4, atol=1e-5)
 
+    def test_half_precision_caps_by_a_shorter_tanh(self) -> None:
+        torch.manual_seed(0)
+        leaves = [torch.randn(9, 16, dtype=torch.bfloat16), torch.randn(70, 16, dtype=torch.bfloat16)]
+        target = torch.randint(70, (9,))
+
+        def found(function: Any, dtype: torch.dtype) -> list[Tensor]:
+            hidden, weight = (one.to(dtype).requires_grad_() for one in leaves)
+            loss = function(hidden, weight, target, softcap=2.0)
+            return [one.detach().double() for one in (loss, *torch.autograd.grad(loss, (hidden, weight)))]
+
+        with ts.use("interpret"):
+            ours = found(linear_cross_entropy, torch.bfloat16)
+        for one, right in zip(ours, found(SPEC.reference, torch.float64), strict=True):
+            assert (one - right).norm() <= 0.02 * right.norm()
+
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
     @pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
     def test_capped_loss_compiles_without_spilling(self, target: str, dtype: torch.dtype) -> None:
