@@ -73,10 +73,12 @@ def test_attention_and_its_gradients_match_torch(is_causal: bool, monkeypatch: p
         torch.testing.assert_close(ours.float(), leaf.grad, atol=4e-2, rtol=4e-2)
 
 
-def test_half_matmul_by_partitions_matches_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sizes", [(128, 512, 128), (3, 136, 200, 24)], ids=["matrix", "batch"])
+def test_half_matmul_by_partitions_matches_torch(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Half, "suits", lambda form, problem: True)
     torch.manual_seed(0)
-    a, b = torch.randn(128, 512).bfloat16(), torch.randn(512, 128).bfloat16()
+    *matrices, rows, depth, columns = sizes
+    a, b = torch.randn(*matrices, rows, depth).bfloat16(), torch.randn(*matrices, depth, columns).bfloat16()
     (plan,) = planned(ts.ops.matmul, a, b)
     assert "matmul_hopper_kernel" in names(plan)
     torch.testing.assert_close(interpreted(plan, [a, b])[0].float(), a.float() @ b.float(), atol=0.2, rtol=1e-2)

@@ -53,6 +53,16 @@ def factors(
     ]
 
 
+def batch(layout: str, matrices: int, rows: int, columns: int, depth: int, device: str = "meta") -> list[Tensor]:
+    """Return a and b of a batch."""
+    shapes = (rows, depth, layout[0] == "T"), (depth, columns, layout[1] == "T")
+    made = [
+        torch.empty(matrices, *((second, first) if turned else (first, second)), dtype=torch.bfloat16, device=device)
+        for first, second, turned in shapes
+    ]
+    return [one.mT if turned else one for one, (_, _, turned) in zip(made, shapes, strict=True)]
+
+
 def names_of(plans: list[Plan]) -> list[str]:
     return [launch.kernel.__name__ for plan in plans for launch in plan.launches]
 
@@ -102,7 +112,20 @@ class TestChoiceOfMatmul:
         assert launched_by_matmul(a, b, bias) == [BEFORE]
         assert launched_by_matmul(a, b, None, "relu") == [BEFORE]
         assert launched_by_matmul(a, b, out_dtype=torch.float32) == [BEFORE]
-        assert launched_by_matmul(a.expand(2, -1, -1), b.expand(2, -1, -1)) == [BEFORE]
+        assert launched_by_matmul(a.expand(2, -1, -1), b.expand(2, -1, -1)) == [BEFORE]  # a shared matrix
+
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    def test_batch_of_matrices_runs_this_kernel(self, layout: str) -> None:
+        assert launched_by_matmul(*batch(layout, 128, 384, 384, 384)) == [KERNEL]
+
+    @pytest.mark.parametrize(
+        "sizes", [(128, 384, 384, 192), (128, 512, 96, 512), (4, 384, 384, 384), (128, 384, 380, 384)], ids=str
+    )
+    def test_batches_of_little_depth_or_half_empty_tiles_run_the_tma_form(
+        self, sizes: tuple[int, int, int, int]
+    ) -> None:
+        """Results of 380 columns have rows that TMA cannot store."""
+        assert launched_by_matmul(*batch("NT", *sizes)) == [BEFORE]
 
     @pytest.mark.parametrize(
         "fields",
@@ -338,6 +361,11 @@ EDGES = (200, 136, (520, 72, 8))
 SPECIAL = (136, 136, (1024,))
 BOTH_WAYS = (4000, 4104, (1088,))
 COLUMNS_WITH_GAPS = [1000, 1001, 1063]
+BATCHES = {  # matrices, rows, columns, depth
+    "whole-tiles": (70, 256, 256, 256),
+    "edges": (40, 304, 296, 216),
+    "many-rounds": (130, 384, 392, 512),
+}
 SIZES = {  # rows, columns, depths
     "whole-tiles": (1024, 512, (1024,)),
     "an-edge-everywhere": (1000, 1000, (1032,)),
@@ -374,6 +402,11 @@ class TestSizesOfTheGpuTests:
         a, b = factors("NT", 1000, columns, (1032,))
         memory = torch.empty(1000, 1088, dtype=a.dtype, device="meta")
         assert product_into_memory.kernel_suits(memory[:, :columns], a, b)
+
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    @pytest.mark.parametrize("sizes", BATCHES.values(), ids=BATCHES)
+    def test_batch_is_planned_for_this_kernel(self, sizes: tuple[int, int, int, int], layout: str) -> None:
+        assert launched_by_matmul(*batch(layout, *sizes)) == [KERNEL]
 
     def test_small_sizes_go_to_the_blas_otherwise(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.undo()
@@ -416,6 +449,23 @@ def test_matmul_error_is_at_most_the_blas_both_ways(layout: str, launched: list[
     assert_as_right(da, [dy, b.t()])
     assert_as_right(db, [a.t(), dy])
     assert launched == [KERNEL] * 3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("sizes", BATCHES.values(), ids=BATCHES)
+def test_batch_error_is_at_most_the_blas_and_no_matrix_takes_the_place_of_another(
+    sizes: tuple[int, int, int, int], layout: str, launched: list[str]
+) -> None:
+    torch.manual_seed(0)
+    a, b = (one.copy_(torch.randn(one.shape, device="cuda")) for one in batch(layout, *sizes, device="cuda"))
+    with ts.use("triton"):
+        ours = matmul(a, b)
+    for which in (0, 1, sizes[0] // 2, sizes[0] - 1):
+        assert_as_right(ours[which], [a[which], b[which]])
+    right = a.double() @ b.double()
+    assert (ours.double() - right).norm() <= 1.02 * ((a @ b).double() - right).norm()
+    assert launched == [KERNEL]
 
 
 @pytest.mark.gpu

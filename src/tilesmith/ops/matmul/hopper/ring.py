@@ -52,10 +52,10 @@ def step_of_product(
     slot = number % STAGES
     mbarrier.wait(ready.index(slot), number // STAGES % 2)
     if LEFT_TURNED:  # left is [ROWS, DEPTH] and right [DEPTH, COLUMNS], in shared memory, either way
-        left = left_tiles.index(slot).slice(PART * ROWS, ROWS, dim=1).permute([1, 0])
+        left = as_matrix(left_tiles.index(slot)).slice(PART * ROWS, ROWS, dim=1).permute([1, 0])
     else:
-        left = left_tiles.index(slot).slice(PART * ROWS, ROWS)
-    right = right_tiles.index(slot)
+        left = as_matrix(left_tiles.index(slot)).slice(PART * ROWS, ROWS)
+    right = as_matrix(right_tiles.index(slot))
     if TURNED:
         right = right.permute([1, 0])
     total = warpgroup_mma(left, right, total, use_acc=not FIRST, is_async=True)
@@ -63,6 +63,14 @@ def step_of_product(
         total = warpgroup_mma_wait(1, deps=[total])
         mbarrier.arrive(free.index((number - 1) % STAGES), count=1)
     return total
+
+
+@gluon.jit
+def as_matrix(tile):
+    """Return shared memory without the dimension of matrices, where it has one."""
+    if len(tile.shape) == 3:
+        tile = tile.reshape([tile.shape[1], tile.shape[2]])
+    return tile
 
 
 @gluon.jit
@@ -128,12 +136,12 @@ class RingConfig(Config):
         """Those that multiply, and one more warpgroup, of which one warp loads and the others end at once."""
         return (int(GROUPS.value) + 1) * int(GROUP_WARPS.value)
 
-    def grid(self, plan: Plan, n_rows: int, n_columns: int) -> tuple[int]:
+    def grid(self, plan: Plan, n_rows: int, n_columns: int, matrices: int = 1) -> tuple[int]:
         """Return the grid for so many columns of all weights together.
 
         Only as many programs run as stay busy to the last wave: more would save no time and take power from the others.
         """
-        n_tiles = tiles(n_rows, n_columns)
+        n_tiles = matrices * tiles(n_rows, n_columns)
         rounds = triton.cdiv(n_tiles, self.programs or plan.multiprocessors)
         return (triton.cdiv(n_tiles, rounds),)
 
