@@ -63,6 +63,13 @@ def test_unpatched_model_that_is_not_finite_is_refused() -> None:
     assert words in " ".join(result.output.split())
 
 
+def test_no_sequence_begins_with_the_padding_token() -> None:
+    """Its embedding is zero, so every norm would multiply its gradient by 10¹⁵, and the gradient would overflow."""
+    sizes = "--set", "rms_norm_eps=1e-30", "--set", "num_hidden_layers=2"
+    result = prove("gemma2", *TINY, "--steps", "1", "--batch-size", "8", *sizes)
+    assert result.exit_code == 0, result.output
+
+
 @pytest.mark.parametrize("family", ["modernbert", "bert"])
 def test_encoder_differs_by_rounding(family: str) -> None:
     result = prove(family, *TINY, "--steps", "2", "--seq-len", "12", "--set", "num_hidden_layers=2")

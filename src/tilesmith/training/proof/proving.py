@@ -147,10 +147,15 @@ def _batches(config: Any, settings: Settings) -> list[dict[str, Tensor]]:
         raise SubjectError(f"the data have {source.vocab_size} tokens, but the model has {config.vocab_size}")
     tokens = source.sequences(range(settings.steps), settings.batch_size, settings.seq_len)
     batches = torch.from_numpy(np.ascontiguousarray(tokens))
+    # The padding token's embedding is zero. A sequence that begins with this token stays zero in every layer, and each
+    # norm multiplies its gradient by 1/√eps: in a Gemma 2 of 8 layers and 1,024 features the gradient overflows.
+    padding = getattr(config, "pad_token_id", None)
+    other = 1 if padding == 0 else 0
+    batches = batches.masked_fill(batches == padding, other) if isinstance(padding, int) else batches
     if not is_masked(config):
         return [{"input_ids": one, "labels": one} for one in batches]
     masked = torch.arange(settings.seq_len) % 7 == 3
-    return [{"input_ids": one.masked_fill(masked, 0), "labels": one.masked_fill(~masked, -100)} for one in batches]
+    return [{"input_ids": one.masked_fill(masked, other), "labels": one.masked_fill(~masked, -100)} for one in batches]
 
 
 def _as_json(run: TrainingRun) -> dict[str, Any]:
