@@ -19,7 +19,7 @@ from tilesmith.ops.device.teams import hear_team, tell_team
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.softmax.row_places import row_pointers, rows_exist, statistics_places
-from tilesmith.ops.softmax.rows import Blocks, Kernels, RowConfig, Rows, Team, plan_rows, row_config, rows_along
+from tilesmith.ops.softmax.rows import Blocks, Held, Kernels, RowConfig, Rows, plan_rows, row_config, rows_along
 
 
 @triton.jit(do_not_specialize=["inner_rows", "n_groups"])
@@ -240,8 +240,12 @@ KERNELS = Kernels(
 )
 
 
-# Programs of teams, by the bytes of an element. bf16 on an H200: 1437×129280 281 µs, 293 with 8 warps and 4 chunks.
-TEAMS = {2: Team(warps=4, chunks=8), 4: Team(warps=8, chunks=8)}
+# By the bytes of an element. On an H200 in bf16: 1437×129280 281 µs by teams, 293 with 8 warps and 4 vectors; in fp32
+# 8740×9214 224 µs with 16 warps.
+HELD = {
+    2: Held(warps=8, vectors=5, most_vectors=10, most_full=10, team_warps=4, team_vectors=8),
+    4: Held(warps=16, vectors=5, most_vectors=5, most_full=5, team_warps=8, team_vectors=8),
+}
 
 
 def backward_config(rows: Rows, plan: Plan) -> RowConfig:
@@ -250,7 +254,7 @@ def backward_config(rows: Rows, plan: Plan) -> RowConfig:
     # warps; 3000×24576 118.3 µs with 16 KiB; 2048×50257 187.5 µs with 32 KiB, 229.3 with 16.
     large = rows.columns > 32768 and rows.in_vectors
     blocks = Blocks(8, 8192) if rows.columns <= 16384 else Blocks(32, 32768 if large else 16384)
-    return row_config(rows, plan, 32768, blocks, TEAMS)
+    return row_config(rows, plan, 32768, blocks, HELD)
 
 
 @kernels("softmax_backward")

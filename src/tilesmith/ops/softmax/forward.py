@@ -20,7 +20,7 @@ from tilesmith.ops.device.teams import hear_team, tell_team
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.softmax.row_places import row_pointers, rows_exist, statistics_places
-from tilesmith.ops.softmax.rows import Blocks, Kernels, RowConfig, Rows, Team, plan_rows, row_config, rows_along
+from tilesmith.ops.softmax.rows import Blocks, Held, Kernels, RowConfig, Rows, plan_rows, row_config, rows_along
 
 # Below every number but −∞, so that x − LOWEST is never NaN for an x that is not.
 LOWEST = tl.constexpr(-3.4028234663852886e38)
@@ -280,9 +280,13 @@ KERNELS = Kernels(
 )
 
 
-# Programs of teams, by the bytes of an element. bf16 on an H200: 1437×129280 203.6 µs, 221.7 with 8 chunks.
-# 5387×32064 170 µs in blocks, 197 by teams.
-TEAMS = {2: Team(warps=4, chunks=16, least_bytes=98304), 4: Team(warps=8, chunks=8)}
+# By the bytes of an element. Few warps, each with many loads in flight, are fastest: share of the copy limit on an H200
+# in bf16, 12000×7045 0.94 with 4 warps, 0.75 with 8; 8114×21127 0.93 by teams, 0.86 with 8 warps, 0.73 in blocks;
+# 2500×36001 0.89 by teams, 0.69 in blocks (`benchmarks/tuning/softmax_forward-h200.json`).
+HELD = {
+    2: Held(warps=4, vectors=8, most_vectors=10, most_full=16, team_warps=4, team_vectors=10),
+    4: Held(warps=16, vectors=5, most_vectors=9, most_full=9, team_warps=4, team_vectors=10),
+}
 
 
 def forward_config(rows: Rows, plan: Plan) -> RowConfig:
@@ -290,8 +294,8 @@ def forward_config(rows: Rows, plan: Plan) -> RowConfig:
     # On an H200 in bf16: 2048×50257 141.4 µs with 8 warps; 1024×151936 252.3 µs with 8, 239.0 with 16.
     warps = 8 if rows.has_edges or (rows.columns <= 65536 and rows.in_vectors) else 16
     if rows.in_vectors:
-        return row_config(rows, plan, 65536, Blocks(warps, 32768), TEAMS)
-    return row_config(rows, plan, 32768, Blocks(warps, 16384), TEAMS)
+        return row_config(rows, plan, 65536, Blocks(warps, 32768), HELD)
+    return row_config(rows, plan, 32768, Blocks(warps, 16384), HELD)
 
 
 @kernels("softmax_forward")

@@ -192,56 +192,57 @@ class Blocks(NamedTuple):
     bytes: int  # of one tensor, at a time
 
 
-class Team(NamedTuple):
-    """How much of a row each program of a team holds, and from which width on teams are faster than blocks."""
+class Held(NamedTuple):
+    """How programs hold one row in registers. A thread holds vectors of 16 bytes, one of each chunk."""
 
-    warps: int
-    chunks: int
-    least_bytes: int = 0  # of a row
+    warps: int  # at most, of one program that holds a whole row
+    vectors: int  # the fewest warps hold a row with so many vectors a thread
+    most_vectors: int  # wider rows, by all warps
+    most_full: int  # the same where every row starts and ends at a whole vector
+    team_warps: int  # a team holds rows that are wider still: warps of each program
+    team_vectors: int  # and its vectors a thread, at most
 
 
 FEWEST_TEAMS = 0.5  # rows for each multiprocessor: fewer rows are split into more parts, by two kernels
+FEW_ROWS_ELEMENTS = 16  # of a thread, where there are at most two rows for each multiprocessor
 
 
-def config_in_chunks(rows: Rows, plan: Plan, teams: Mapping[int, Team]) -> RowConfig | None:
+def config_in_chunks(rows: Rows, plan: Plan, held: Held) -> RowConfig | None:
     """Return the config for a row in chunks; None for short rows, and for rows that only a team can hold where there
-    are no teams. `teams` is by the bytes of an element.
-
-    On an H200 in bf16: 24851×2306 57.7 µs with 2 warps, 61.4 with 4; 3391×10240 36.7 with 8, 39.3 with 16. In fp32
-    8740×9214 backward 224 µs with 16.
+    are no teams.
     """
-    middle, count = rows.middle(edges=True), rows.runs.count(1)
-    if middle < 512 or rows.element_bytes > 4 or not rows.can_be_cut:
+    middle, count, element_bytes = rows.middle(edges=True), rows.runs.count(1), rows.element_bytes
+    if middle < 512 or not rows.can_be_cut:
         return None
+    vector = VECTOR_BYTES // element_bytes
+    most = held.most_full if rows.in_full_vectors else held.most_vectors
     few = count <= 2 * plan.multiprocessors
-    usual = 80 // rows.element_bytes
-    warps = fewest_warps(middle, rows.element_bytes, 16 if few else usual, 16 if few or rows.element_bytes > 2 else 8)
-    # More elements a thread rather than 16 warps: bf16 3605×18432 67.7 µs with 8 warps, 70.8 with 16.
-    warps = warps or fewest_warps(middle, rows.element_bytes, usual * 4 // rows.element_bytes, 8)
+    elements, most_warps = (FEW_ROWS_ELEMENTS, 16) if few else (held.vectors * vector, held.warps)
+    warps = fewest_warps(middle, element_bytes, elements, most_warps)
+    warps = warps or fewest_warps(middle, element_bytes, most * vector, held.warps)
     config = RowConfig(EDGES=not rows.in_full_vectors, form="chunks")
     if warps is not None:
-        return replace(config, num_warps=warps, BLOCK_SIZE=chunk_size(warps, rows.element_bytes))
-    team = teams[rows.element_bytes]
-    is_wide = rows.columns * rows.element_bytes >= team.least_bytes
-    chunk = chunk_size(team.warps, rows.element_bytes)
-    shared = can_share(plan, chunks_of(middle, chunk * team.chunks))
-    if not shared or not is_wide or count < FEWEST_TEAMS * plan.multiprocessors:
+        return replace(config, num_warps=warps, BLOCK_SIZE=chunk_size(warps, element_bytes))
+    chunk = chunk_size(held.team_warps, element_bytes)
+    shared = can_share(plan, chunks_of(middle, chunk * held.team_vectors))
+    if not shared or count < FEWEST_TEAMS * plan.multiprocessors:
         return None
-    return replace(config, num_warps=team.warps, BLOCK_SIZE=chunk, most_chunks=team.chunks)
+    return replace(config, num_warps=held.team_warps, BLOCK_SIZE=chunk, most_chunks=held.team_vectors)
 
 
-def row_config(rows: Rows, plan: Plan, most_bytes: int, blocks: Blocks, teams: Mapping[int, Team]) -> RowConfig:
+def row_config(rows: Rows, plan: Plan, most_bytes: int, blocks: Blocks, held: Mapping[int, Held]) -> RowConfig:
     """Return the config for these rows: in chunks where they can be; else in registers up to `most_bytes` of a row, as
-    computed with; else in blocks.
+    computed with; else in blocks. `held` is by the bytes of an element.
     """
     multiprocessors = plan.multiprocessors
     if rows.columns_apart:
         return for_few_rows(rows, config_for_columns_apart(rows), multiprocessors)
     # Two whole blocks waste nothing: bf16 4096×32768 forward 131 µs on an H200, 4.09 TB/s.
     fills_blocks = rows.in_full_vectors and rows.columns * rows.element_bytes == 2 * blocks.bytes
-    in_chunks = None if fills_blocks else config_in_chunks(rows, plan, teams)
-    if in_chunks is not None:
-        return in_chunks
+    if rows.element_bytes in held and not fills_blocks:
+        in_chunks = config_in_chunks(rows, plan, held[rows.element_bytes])
+        if in_chunks is not None:
+            return in_chunks
     in_registers = config_in_registers(rows, multiprocessors)
     if in_registers.BLOCK_SIZE * max(rows.element_bytes, 4) <= most_bytes:
         return in_registers
