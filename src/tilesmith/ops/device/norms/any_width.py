@@ -25,7 +25,6 @@ from tilesmith.ops.device.norms.backward import BackwardConfig, GradientProblem,
 from tilesmith.ops.device.norms.forward import ForwardConfig, ForwardProblem
 from tilesmith.ops.device.row_chunks import (
     VECTOR_BYTES,
-    WARP,
     can_be_cut,
     can_pack,
     chunk_size,
@@ -60,7 +59,8 @@ WIDEST_TILE = 8192  # columns: the backward in one sweep takes no wider rows
 # Columns. On an H200, layer_norm in bf16: 8192×8192 70.5 µs in chunks, 76.4 in a tile; 4096×16384 73.7, in blocks 84;
 # in fp32 4096×16384 137 in chunks, in blocks 162.
 WIDEST_CENTRED_TILE, WIDEST_CENTRED_ROW = {2: 4096, 4: 8192}, 16384
-TEAM_WARPS, TEAM_ELEMENTS = 4, 32  # of each program and each thread of a team in the forward
+TEAM_WARPS = 4  # of each program of a team in the forward
+TEAM_CHUNKS = {2: 6, 4: 8}  # at most, by the bytes of an element; bf16 3000×18439 0.69 of the copy limit, 0.62 with 4
 
 
 @dataclass(frozen=True)
@@ -71,19 +71,21 @@ class AnyWidthForward:
 
     def default(self, problem: ForwardProblem) -> ForwardConfig | None:
         """Return few warps for each row. On an H200, layer_norm in bf16: 29114×2305 72.4 µs with 2 warps, 89.7 with 4;
-        13107×5120 67.4 with 4, 75.5 with 8; 6096×11008 70.1 with 8, 82.7 with 16. In fp32 10912×3075 69.3 with 4, 72.1
-        with 2. Wide aligned rows of LayerNorm are faster in blocks: 3640×18432 90.8 µs, 108.7 in registers.
+        13107×5120 67.4 with 4, 75.5 with 8; 18972×8936 173 with 4, 186 with 8; 6096×11008 70.1 with 8, 82.7 with 16;
+        rms_norm 13180×14341 190 with 8, 197 with 16. In fp32 10912×3075 69.3 with 4, 72.1 with 2. Wide aligned rows of
+        LayerNorm are faster in blocks: 3640×18432 90.8 µs, 108.7 in registers.
         """
         if not self._can(problem):
             return None
         element_bytes = problem.dtype.itemsize
         if not _gains(problem.walk, WIDEST_CENTRED_TILE[element_bytes] if self.centre else problem.walk.columns):
             return None
-        columns, most_elements = middle_of(problem.walk.columns, element_bytes), 48 if element_bytes == 2 else 36
+        columns = middle_of(problem.walk.columns, element_bytes)
+        most_elements = 36 if element_bytes == 4 else 48 if columns <= 6144 else 72
         if problem.walk.rows <= FEW_ROWS * problem.plan.multiprocessors:
             most_elements = FEW_ROWS_ELEMENTS
         if self._suits_team(problem, columns):
-            chunk, chunks = chunk_size(TEAM_WARPS, element_bytes), TEAM_ELEMENTS * element_bytes // VECTOR_BYTES
+            chunk, chunks = chunk_size(TEAM_WARPS, element_bytes), TEAM_CHUNKS[element_bytes]
             return ForwardConfig(num_warps=TEAM_WARPS, BLOCK_SIZE=chunk, most_chunks=chunks, form="any width")
         is_slow = columns > WIDEST_CENTRED_ROW if self.centre else columns * element_bytes > 49152
         if is_slow and not has_edges(problem.walk):
@@ -98,10 +100,12 @@ class AnyWidthForward:
         layer_norm in bf16 3192×18439 0.51 and 0.61, in fp32 4000×20480 0.74 and 0.88; rms_norm in bf16 8000×46531 0.40
         and 0.72. In blocks and by a team: layer_norm in bf16 2000×65536 0.49 and 0.70.
         """
-        is_slow_in_blocks = self.centre and (problem.dtype.itemsize == 4 or columns > 32768)
+        element_bytes = problem.dtype.itemsize
+        chunk = chunk_size(TEAM_WARPS, element_bytes)
+        is_slow_in_blocks = self.centre and (element_bytes == 4 or columns > 32768)
         least = WIDEST_CENTRED_ROW if self.centre else 24576
         wide = columns > least and (has_edges(problem.walk) or is_slow_in_blocks)
-        return wide and can_share(problem.plan, chunks_of(columns, TEAM_WARPS * WARP * TEAM_ELEMENTS))
+        return wide and can_share(problem.plan, chunks_of(columns, chunk * TEAM_CHUNKS[element_bytes]))
 
     def takes(self, problem: ForwardProblem) -> bool:
         parts, _ = parts_and_chunks(problem.walk.columns, problem.dtype.itemsize, problem.config)
@@ -212,6 +216,8 @@ class AnyWidthBackward:
             if found is None or not can_pack(problem.plan, element_bytes):
                 return None
             _, warps, stages = found
+            if has_edges(problem.walk):  # rms_norm 3239×11108 66 µs with 8 warps, 79 with 16
+                warps = 8
             if problem.reads_dsum and stages == 1:  # add_rms_norm 4096×16384 230 µs, 201 by teams
                 return None
         programs = max(8 // warps, 1)
