@@ -78,3 +78,13 @@ def test_inductor_is_told_of_an_operator_when_it_is_traced(monkeypatch: pytest.M
     with torch._subclasses.FakeTensorMode():
         torch.ops.tilesmith.rms_norm_forward.default(torch.empty(3, 5), torch.empty(5), 1e-6)
     assert rms_norm.dispatched in lowering
+
+
+def test_operator_is_traced_where_a_later_inductor_has_other_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = pytest.importorskip("torch._inductor.graph")
+    monkeypatch.delattr(graph, "make_fallback")
+    monkeypatch.delitem(graph.lowerings, rms_norm.dispatched, raising=False)
+    with torch._subclasses.FakeTensorMode():
+        y = torch.ops.tilesmith.rms_norm_forward.default(torch.empty(3, 5), torch.empty(5), 1e-6)
+    assert y.shape == (3, 5)
+    assert rms_norm.dispatched not in graph.lowerings

@@ -204,7 +204,10 @@ def _call_as_it_is_in_inductor(operator: Any) -> None:
     not: for the last operator in the backward of GPT-2 medium it did not end in 150 s.
     """
     graph: Any = sys.modules.get("torch._inductor.graph")
-    if graph is not None and operator not in graph.lowerings:
+    private = "lowerings", "make_fallback", "get_layout_constraint_tag", "tag_to_layout_constraint"
+    if graph is None or not all(hasattr(graph, name) for name in private):  # a later PyTorch may have other names
+        return
+    if operator not in graph.lowerings:
         tag = graph.get_layout_constraint_tag(operator, with_default=True)
         graph.make_fallback(operator, layout_constraint=graph.tag_to_layout_constraint(tag))
 
