@@ -185,3 +185,16 @@ def test_wrong_arguments_are_named(change: dict[str, Any], error: type[Exception
 def test_mask_with_holes_has_no_lengths() -> None:
     with pytest.raises(ValueError, match="true element after a false one"):
         cuequivariance_torch.mask_to_kv_lengths(torch.tensor([True, False, True])[None, None, None])
+
+
+def test_wrong_argument_is_refused_after_a_right_call_of_the_same_shapes() -> None:
+    function: Any = cuequivariance_torch.triangle_attention
+    q, bias = torch.randn(1, 3, 2, 4, 8), torch.randn(1, 1, 2, 4, 4)
+    for _ in range(2):
+        function(q, q, q, bias, scale=0.5)
+    with pytest.raises(TypeError, match=r"triangle_attention: q has dtype"):
+        function(q.long(), q, q, bias, scale=0.5)
+    with pytest.raises(TypeError, match=r"triangle_attention: scale is a str"):
+        function(q, q, q, bias, scale="0.5")
+    with pytest.raises(TypeError, match=r"triangle_attention: .*'scales'"):
+        function(q, q, q, bias, scales=0.5)
