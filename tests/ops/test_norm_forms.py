@@ -15,7 +15,11 @@ from torch import Tensor
 import tilesmith as ts
 from covering import covering
 from tilesmith.ops import SPECS
+from tilesmith.ops.add_rms_norm import backward as backward_of_sum
+from tilesmith.ops.add_rms_norm import forward as norm_of_sum
 from tilesmith.ops.device import teams
+from tilesmith.ops.rms_norm import one_plus
+from tilesmith.ops.rms_norm.forward import forward as norm
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.runtime.plan import Plan
 from tilesmith.spec import Inputs, is_differentiable
@@ -72,6 +76,46 @@ def test_norm_form_matches_the_reference(operator: str, form: str, parameters: b
     family = "norm" if form == "team_backward_kernel" else "layer_norm" if operator == "layer_norm" else "rms_norm"
     assert f"{family}_{form}" in launched
     assert_same(ours, forward_and_backward(SPECS[operator].reference, inputs))
+
+
+@pytest.mark.parametrize("form", [*FORWARD_FORMS, *BACKWARD_FORMS, "norm_any_width_kernels", "any width, aligned"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_norm_with_one_plus_weight_equals_the_norm_with_that_weight(
+    form: str, dtype: torch.dtype, launched: list[str]
+) -> None:
+    """The kernels add the one themselves, in single precision: the same bits as with the sum as the weight."""
+    columns = {"norm_any_width_kernels": 259, "any width, aligned": 520}.get(form, 43)
+    torch.manual_seed(0)
+    x, residual, dy, dsum = (torch.randn(7, columns).to(dtype) for _ in range(4))
+    weight, eps = torch.randn(columns).to(dtype), 1e-3
+    factor = 1.0 + weight.float()
+    with ts.ops.configured(**{**FORWARD_FORMS, **BACKWARD_FORMS}.get(form, {})):
+        ours = [
+            one_plus.forward(x, weight, eps), *one_plus.sum_forward(x, residual, weight, eps),
+            *one_plus.backward(dy, None, x, weight, eps, True), *one_plus.backward(dy, dsum, x, weight, eps, True),
+        ]  # fmt: skip
+        assert any("any_width" in name for name in launched) == ("any" in form)
+        right = [
+            norm(x, factor, eps), *norm_of_sum(x, residual, factor, eps),
+            *backward_of_sum(dy, None, x, factor, eps, True),
+            *backward_of_sum(dy, dsum, x, factor, eps, True),
+        ]  # fmt: skip
+    for one, wanted in zip(ours, right, strict=True):
+        torch.testing.assert_close(one, wanted.to(dtype), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
+@pytest.mark.parametrize("columns", [2304, 2305, 4096, 40000])
+def test_norm_with_one_plus_weight_compiles_without_spills(columns: int, target: str) -> None:
+    """The widths of Gemma 2, an odd one, whole tiles, and teams."""
+    x = torch.empty(4096, columns, dtype=torch.bfloat16, device="meta")
+    weight = torch.empty(columns, dtype=torch.bfloat16, device="meta")
+    with recorded_plans(target) as plans:
+        one_plus.sum_forward(x, x, weight, 1e-6)
+        one_plus.backward(x, x, x, weight, 1e-6, True)
+    for launch in (launch for plan in plans for launch in plan.launches):
+        binary = compile_kernel(launch.kernel, Target.parse(target), launch.arguments, **launch.options())
+        assert not binary.spill_bytes
 
 
 @covering(operator=NORMS, form=list(BACKWARD_FORMS))

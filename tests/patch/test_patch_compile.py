@@ -17,13 +17,14 @@ from tilesmith.patch import patch
 from tilesmith.patch.parts import default_positions
 
 RMS = {"rms_norm_forward", "add_rms_norm_forward", "add_rms_norm_backward", "rope_forward"}
+ONE_PLUS = {"one_plus_rms_norm_forward", "one_plus_add_rms_norm_forward", "one_plus_rms_norm_backward"}
 GATED = {"feed_forward_gate_and_up", "feed_forward_gate_gradients", "chosen_sum_of_products"}
 EACH = {"attention_forward", "linear_cross_entropy_forward", "chosen_sum_of_products"}
 # What the graph of each family must have beside EACH. The model of tests has no tied weights.
 CALLED = {
     "llama": RMS | GATED,
     "qwen3": RMS - {"rope_forward"} | GATED | {"rms_norm_rope_forward"},
-    "gemma2": RMS | GATED,
+    "gemma2": GATED | ONE_PLUS | {"rope_forward"},
     "gpt2": {"layer_norm_forward", "gelu_forward", "gelu_backward_with_output", "embedding_rows_added"},
     "modernbert": {"layer_norm_forward", "rope_forward", "geglu_forward"},
 }

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -20,8 +21,8 @@ from tilesmith.patch import patch
 from tilesmith.patch.gradients.projections import joined_operands, projections
 from tilesmith.patch.parts.attention_module import PROJECTIONS
 from tilesmith.patch.parts.feed_forward import feed_forward
-from tilesmith.patch.parts.norms import centred_norm, one_plus, plain_norm
-from tilesmith.patch.parts.residual import norm_and_input, norm_of_sum
+from tilesmith.patch.parts.norms import centred_norm, gemma_norm, one_plus, plain_norm
+from tilesmith.patch.parts.residual import norm_and_input, norm_of_sum, sum_with_norm
 from tilesmith.toolchain.interpreter import Launched, handing_over
 
 LAYERS = SIZES["num_hidden_layers"]
@@ -67,8 +68,17 @@ def test_one_addition_of_hidden_states_per_layer_is_a_separate_pass(family: str)
     assert theirs["add"] + theirs["add_"] >= 7 * LAYERS
     assert ours["add"] + ours["add_"] == LAYERS
     assert ours["addmm_"] == 3 * LAYERS
-    assert ours["add_rms_norm_forward"] == LAYERS
-    assert ours["add_rms_norm_backward"] == 2 * LAYERS
+    assert ours["add_rms_norm_forward"] + ours["one_plus_add_rms_norm_forward"] == LAYERS
+    norms = 4 if family in ("gemma2", "gemma3") else 2
+    assert ours["add_rms_norm_backward"] + ours["one_plus_rms_norm_backward"] == norms * LAYERS
+
+
+@pytest.mark.parametrize("family", ["gemma", "gemma2", "gemma3"])
+def test_norms_of_a_layer_add_one_to_their_weights_without_a_launch(family: str) -> None:
+    """The norm after the last layer has a tensor 1 + weight."""
+    called = called_by_a_step(patch(model_of(family)))
+    norms = 2 if family == "gemma" else 4
+    assert called["one_plus_rms_norm_forward"] + called["one_plus_add_rms_norm_forward"] == norms * LAYERS
 
 
 def test_gradient_of_a_transposed_weight_is_not_copied() -> None:
@@ -127,15 +137,16 @@ def test_feed_forward_block_saves_gate_and_up_only() -> None:
 
 
 class Norm(nn.Module):
-    def __init__(self, columns: int) -> None:
+    def __init__(self, columns: int, forward: Callable[..., Tensor] = plain_norm) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(columns))
         self.variance_epsilon = 1e-6
-        self.forward = self._tilesmith_forward = plain_norm.__get__(self)  # as `patch` sets both
+        self.forward = self._tilesmith_forward = MethodType(forward, self)  # as `patch` sets both
 
 
-def plain_norm_of(norm: Norm, x: Tensor) -> Tensor:
-    return F.rms_norm(x, x.shape[-1:], norm.weight, norm.variance_epsilon)
+def plain_norm_of(norm: Any, x: Tensor) -> Tensor:
+    factor = 1.0 + norm.weight if norm.forward.__func__ is gemma_norm else norm.weight
+    return F.rms_norm(x, x.shape[-1:], factor, norm.variance_epsilon)
 
 
 class CentredNorm(nn.LayerNorm):
@@ -157,10 +168,17 @@ class Block(nn.Module):
         self.down_proj = nn.Linear(9, 6, bias)
 
 
+def summed_and_normed(norms: Any, residual: Tensor, branch: Tensor) -> tuple[Tensor, Tensor]:
+    total = residual + plain_norm_of(norms[0], branch)
+    return plain_norm_of(norms[1], total), total
+
+
 def joined_and_apart(bias: bool = True) -> dict[str, tuple[nn.Module, Callable[..., Any], Callable[..., Any]]]:
     """Return modules with two functions of x: our fused one, and one that calls the modules."""
     torch.manual_seed(0)
     norm, centred, block = Norm(6).double(), CentredNorm(6, bias).double(), Block(bias).double()
+    norms = nn.ModuleList([Norm(6), Norm(6)]).double()
+    gemma = nn.ModuleList([Norm(6, gemma_norm), Norm(6, gemma_norm)]).double()
 
     def called(x: Tensor) -> tuple[Tensor]:
         return (block.down_proj(F.silu(block.gate_proj(x)) * block.up_proj(x)),)
@@ -171,6 +189,26 @@ def joined_and_apart(bias: bool = True) -> dict[str, tuple[nn.Module, Callable[.
             norm,
             lambda x: norm_of_sum(norm, x, x.sin()),
             lambda x: (plain_norm_of(norm, x + x.sin()), x + x.sin()),
+        ),
+        "norm of sum with a norm": (
+            norms,
+            lambda x: norm_of_sum(norms[1], x.cos(), x.sin(), norms[0]),
+            lambda x: summed_and_normed(norms, x.cos(), x.sin()),
+        ),
+        "sum with norm": (
+            norm,
+            lambda x: (sum_with_norm(norm, x.cos(), x.sin()),),
+            lambda x: (x.cos() + plain_norm_of(norm, x.sin()),),
+        ),
+        "gemma norm and input": (
+            gemma[0],
+            lambda x: norm_and_input(gemma[0], x),
+            lambda x: (plain_norm_of(gemma[0], x), x),
+        ),
+        "gemma norm of sum with a norm": (
+            gemma,
+            lambda x: norm_of_sum(gemma[1], x.cos(), x.sin(), gemma[0]),
+            lambda x: summed_and_normed(gemma, x.cos(), x.sin()),
         ),
         "centred norm and input": (
             centred,
@@ -239,7 +277,7 @@ def test_results_can_be_changed_in_place(name: str) -> None:
     torch.testing.assert_close(mine, gradients(changed(theirs), module, x))
 
 
-@pytest.mark.parametrize("name", ["norm and input", "centred norm and input", "projections", "feed forward"])
+@pytest.mark.parametrize("name", NAMES)
 def test_gradients_can_be_differentiated_again(name: str) -> None:
     module, ours, theirs = joined_and_apart()[name]
     start = torch.randn(3, 6).double()

@@ -14,6 +14,7 @@ Files, in reading order:
 - `operator.py`: what users call, its checks, its gradient and its spec.
 - `forward.py`: the forward kernels, their forms and their plan.
 - `backward.py`: the backward kernels, their forms and their plan.
+- `one_plus.py`: the kernels with the factor 1 + weight.
 """
 
 from tilesmith.ops.rms_norm.operator import SPEC, rms_norm

@@ -10,7 +10,7 @@ from torch import Tensor
 from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.device.norms.any_width import AnyWidthForward
 from tilesmith.ops.device.norms.forward import ForwardConfig, ForwardProblem, RowsInBlocks, RowsInRegisters, plan_rows
-from tilesmith.ops.device.norms.rows import RowTensor, RowTile, Vector, load_tile, load_weight, store_tile
+from tilesmith.ops.device.norms.rows import RowTensor, RowTile, Vector, factor_of, load_tile, load_weight, store_tile
 from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import as_rows
@@ -135,9 +135,13 @@ FORMS = (AnyWidthForward(centre=False), RmsNormRowsInRegisters(), RmsNormRowsInB
 
 
 def plan_norm(
-    plan: Plan, x: Operand, weight: Operand | None, eps: float, *, residual: Operand | None = None, relu: bool = False
-) -> tuple[Operand, Operand | None]:
-    """Plan y = rms_norm(x), or rms_norm(x + residual), with or without a ReLU. Return y, and the sum if any."""
+    plan: Plan, x: Operand, weight: Operand | None, eps: float, *, residual: Operand | None = None, relu: bool = False,
+    one_plus: bool = False,
+) -> tuple[Operand, Operand | None]:  # fmt: skip
+    """Plan y = rms_norm(x), or rms_norm(x + residual), with or without a ReLU. Return y, and the sum if any.
+
+    With `one_plus` the factor is 1 + weight.
+    """
     y, total = plan.empty_like(x), None
     others = {}
     if residual is not None:
@@ -147,7 +151,7 @@ def plan_norm(
     arguments = {
         "x_ptr": x, "y_ptr": y, "weight_ptr": weight, "residual_ptr": residual, "sum_ptr": total, "eps": float(eps),
         "weight_stride": weight.strides[0] if weight else 0, "residual_strides": None, "sum_strides": None,
-        "HAS_WEIGHT": weight is not None, "HAS_RESIDUAL": residual is not None, "RELU": relu,
+        "HAS_WEIGHT": factor_of(weight, one_plus), "HAS_RESIDUAL": residual is not None, "RELU": relu,
         "COMPUTE": compute_dtype(x.dtype, *(operand.dtype for operand in others.values())),
         **walk.arguments("x", "y", *others),
     }  # fmt: skip

@@ -23,11 +23,11 @@ from tilesmith.ops.add_rms_norm import backward as gradients_of_sum
 from tilesmith.ops.layer_norm.backward import backward as centred_gradients
 from tilesmith.ops.layer_norm.forward import forward as centred_norm
 from tilesmith.ops.layer_norm.operator import native as native_layer_norm
-from tilesmith.ops.rms_norm import rms_norm
+from tilesmith.ops.rms_norm import one_plus, rms_norm
 from tilesmith.ops.rms_norm.operator import native
 from tilesmith.patch.gradients.plain_modules import applying, kernels_can_take
 from tilesmith.patch.gradients.second_order import differentiable_gradients, wants_graph
-from tilesmith.patch.parts.norms import CENTRED_SCALES, SCALES, is_centred, is_ours
+from tilesmith.patch.parts.norms import CENTRED_SCALES, SCALES, eps_of, gemma_norm, is_centred, is_ours
 from tilesmith.patch.report import UnknownCodeError
 from tilesmith.patch.rewriting import matches, rewritten
 
@@ -40,7 +40,10 @@ PLAIN = r"(?:(?! for | if |lambda).)*"
 INNER_NORM = rf"^( *)([\w, ]+ = {PLAIN})self\.(\w*(?:norm|ln_)\w*)\((\w+)\)({PLAIN})$"
 """A norm of a variable inside an assignment (ModernBERT, GPT-NeoX)."""
 IN_PLACE = r"^ *\w+ [-+*/]= |\.[a-z]\w*_\("
-NORM_AND_SUM = r"hidden_states = self\.\w*norm\w*\(hidden_states\)\n *hidden_states = residual \+ hidden_states"
+NORM_AND_SUM = r"^( *)hidden_states = self\.(\w*norm\w*)\(hidden_states\)\n\1hidden_states = residual \+ hidden_states$"
+"""The norm of a branch's result, and the sum after it (Gemma 2, OLMo 2)."""
+NORM_SUM_NORM = NORM_AND_SUM[:-1] + NORM.replace(r"^( *)", r"\n\1").replace(r"\2", r"\3")
+"""The same before the norm of the next branch (Gemma 2)."""
 
 
 def norms_follow_branches(forward: Callable[..., Any]) -> bool:
@@ -63,11 +66,14 @@ def with_fused_residual(forward: Callable[..., Any], any_order: bool) -> Callabl
 
     With `any_order` it suffices that some norm is found; else there must be two, as in Llama.
     """
-    names = {"norm_of_sum": norm_of_sum, "norm_and_input": norm_and_input}
-    changes = {
-        SUM_AND_NORM: r"\1hidden_states, residual = norm_of_sum(self.\4, residual, \2\3)",
-        NORM: r"\1hidden_states, residual = norm_and_input(self.\2, hidden_states)",
-    }
+    names = {"norm_of_sum": norm_of_sum, "norm_and_input": norm_and_input, "sum_with_norm": sum_with_norm}
+    changes = {}
+    if matches(forward, NORM_SUM_NORM):
+        changes[NORM_SUM_NORM] = r"\1hidden_states, residual = norm_of_sum(self.\3, residual, hidden_states, self.\2)"
+        changes[NORM_AND_SUM] = r"\1hidden_states = sum_with_norm(self.\2, residual, hidden_states)"
+    if any_order or not changes:
+        changes[SUM_AND_NORM] = r"\1hidden_states, residual = norm_of_sum(self.\4, residual, \2\3)"
+    changes[NORM] = r"\1hidden_states, residual = norm_and_input(self.\2, hidden_states)"
     if any_order:
         if matches(forward, IN_PLACE):  # autograd does not allow that for the second result of norm_and_input
             raise UnknownCodeError.of(forward)
@@ -94,8 +100,12 @@ def _checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
     return checkpointed
 
 
-def norm_of_sum(norm: Any, residual: Tensor, branch: Tensor) -> tuple[Tensor, Tensor]:
-    """Return norm(residual + branch), and the sum."""
+def norm_of_sum(norm: Any, residual: Tensor, branch: Tensor, first: Any = None) -> tuple[Tensor, Tensor]:
+    """Return norm(residual + branch), and the sum. `first` norms the branch before, where a layer has such a norm."""
+    joined = _joined(branch, residual, first, norm) if is_ours(norm) else None
+    if joined is not None:
+        return joined  # type: ignore[no-any-return]  # both tensors
+    branch = branch if first is None else first(branch)
     if not is_ours(norm):  # the kernel with a sum is RMSNorm's
         return norm_and_input(norm, residual + branch)
     # add_rms_norm returns the residual's dtype. PyTorch would return that only where it is the widest of the three.
@@ -106,48 +116,113 @@ def norm_of_sum(norm: Any, residual: Tensor, branch: Tensor) -> tuple[Tensor, Te
     return normal, total
 
 
+def sum_with_norm(norm: Any, residual: Tensor, branch: Tensor) -> Tensor:
+    """Return residual + norm(branch)."""
+    joined: Tensor | None = _joined(branch, residual, norm, None)
+    return residual + norm(branch) if joined is None else joined
+
+
 def norm_and_input(norm: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return norm(x), and x; the norm's backward adds the gradients of both."""
-    centred = is_centred(norm)
-    if not torch.is_grad_enabled() or not x.requires_grad or not (centred or is_ours(norm)):
-        return norm(x), x
-    weight = norm.weight
-    if not kernels_can_take(x, weight):
-        return norm(x), x
-    if x.dtype is not weight.dtype and torch.promote_types(x.dtype, weight.dtype) != x.dtype:
-        return norm(x), x
-    function = norm.forward.__func__
-    normal: Tensor
-    same: Tensor
-    if centred:
-        normal, same = _centred_norm_and_input(x, *CENTRED_SCALES[function](norm))
-    else:
-        normal, same = _norm_and_input(x, *SCALES[function](norm))
-    return normal, same
+    if is_centred(norm):
+        weight = norm.weight
+        if torch.is_grad_enabled() and x.requires_grad and kernels_can_take(x, weight) and _keeps_dtype(x, weight):
+            normal: Tensor
+            same: Tensor
+            normal, same = _centred_norm_and_input(x, *CENTRED_SCALES[norm.forward.__func__](norm))
+            return normal, same
+    elif is_ours(norm):
+        joined = _joined(x, None, None, norm)
+        if joined is not None:
+            return joined  # type: ignore[no-any-return]  # both tensors
+    return norm(x), x
 
 
-class _NormAndInput(Function):
+def _keeps_dtype(x: Tensor, weight: Tensor) -> bool:
+    """Return whether a norm of x has the dtype of x."""
+    return x.dtype is weight.dtype or torch.promote_types(x.dtype, weight.dtype) == x.dtype
+
+
+def _joined(x: Tensor, residual: Tensor | None, first: Any, norm: Any) -> Any:
+    """Return what `_Joined` does for these norms; None where it does not apply. `norm` is ours, `first` may be any."""
+    if not torch.is_grad_enabled() or not x.requires_grad or (first is not None and not is_ours(first)):
+        return None
+    norms = [one for one in (first, norm) if one is not None]
+    weights = [one.weight for one in norms]
+    adds_one = norms[0].forward.__func__ is gemma_norm
+    if len(norms) > 1 and (norms[1].forward.__func__ is gemma_norm) is not adds_one:
+        return None
+    if residual is not None and (residual.dtype is not x.dtype or residual.shape != x.shape):
+        return None
+    if not kernels_can_take(x, *weights, *(() if residual is None else (residual,))):
+        return None
+    for weight in weights:
+        if not _keeps_dtype(x, weight):
+            return None
+    return _apply_joined(
+        x, residual, None if first is None else weights[0], None if norm is None else weights[-1],
+        0.0 if first is None else eps_of(first), 0.0 if norm is None else eps_of(norm), adds_one,
+    )  # fmt: skip
+
+
+class _Joined(Function):
+    """y = norm(total) and total = residual + first(x). Each of `norm`, `residual` and `first` may be missing.
+
+    Without `norm` it returns the total alone. With `adds_one` the norms multiply by 1 + weight.
+    """
+
     @staticmethod
-    def forward(context: Any, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        context.save_for_backward(x, weight)
-        context.eps = eps
+    def forward(
+        context: Any, x: Tensor, residual: Tensor | None, first_weight: Tensor | None, weight: Tensor | None,
+        first_eps: float, eps: float, adds_one: bool,
+    ) -> Any:  # fmt: skip
+        norm, norm_of_sum = (one_plus.forward, one_plus.sum_forward) if adds_one else (rms_norm, add_rms_norm)
+        total = x if first_weight is None else norm(x, first_weight, first_eps)
+        normal = None
+        if residual is None:
+            normal = norm(total, weight, eps)
+        elif weight is None:
+            total = residual + total
+        else:
+            normal, total = norm_of_sum(residual, total, weight, eps)
+        kept = None if first_weight is None else x, None if weight is None else total
+        context.save_for_backward(*kept, first_weight, weight)
+        context.numbers = first_eps, eps, adds_one
         context.set_materialize_grads(False)
-        return rms_norm(x, weight, eps), x
+        return total if weight is None else (normal, total)
 
     @staticmethod
-    def backward(context: Any, dnormal: Tensor | None, dsame: Tensor | None) -> tuple[Tensor | None, ...]:
-        x, weight = context.saved_tensors
+    def backward(context: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, total, first_weight, weight = context.saved_tensors
         needed = context.needs_input_grad
-        if dnormal is None:
-            return dsame, None, None
-        if wants_graph():
-            inputs = x, weight, context.eps
-            return differentiable_gradients(lambda x, *scale: (native(x, *scale), x), inputs, needed, (dnormal, dsame))
-        dx, dweight = gradients_of_sum(dnormal, dsame, x, weight, context.eps, needed[1])
-        return dx, dweight if needed[1] else None, None
+        first_eps, eps, adds_one = context.numbers
+        dtotal, dweight, dfirst_weight = gradients[-1], None, None
+        if weight is not None and gradients[0] is not None:
+            dtotal, dweight = _norm_gradients(gradients[0], dtotal, total, weight, eps, adds_one, needed[3])
+        dx = dtotal
+        if first_weight is not None and dtotal is not None:
+            dx, dfirst_weight = _norm_gradients(dtotal, None, x, first_weight, first_eps, adds_one, needed[2])
+        return dx, dtotal if needed[1] else None, dfirst_weight, dweight, None, None, None
 
 
-_norm_and_input = applying(_NormAndInput)
+def _norm_gradients(
+    dy: Tensor, dsum: Tensor | None, x: Tensor, weight: Tensor, eps: float, adds_one: bool, of_weight: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradient of x, which dsum bypasses, and that of the weight of a norm, None where it is not wanted."""
+    if wants_graph():
+
+        def in_pytorch(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+            return native(
+                x, 1.0 + weight.to(torch.promote_types(weight.dtype, torch.float32)) if adds_one else weight, eps
+            ), x
+
+        dx, dweight = differentiable_gradients(in_pytorch, (x, weight), (True, of_weight), (dy, dsum))
+        return dx, dweight
+    dx, dweight = (one_plus.backward if adds_one else gradients_of_sum)(dy, dsum, x, weight, eps, of_weight)
+    return dx, dweight if of_weight else None
+
+
+_apply_joined = applying(_Joined)
 
 
 class _CentredNormAndInput(Function):

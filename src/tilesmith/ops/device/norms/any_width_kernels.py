@@ -8,8 +8,10 @@ import triton.language as tl
 
 from tilesmith.ops.device.aligned_rows import cut_rows
 from tilesmith.ops.device.norms.rows import (
+    ONE_PLUS,
     add_to_first_and_rotate,
     load_statistics,
+    plus_one,
     store_statistics,
     without_error,
 )
@@ -140,9 +142,10 @@ def norm_any_width_forward_kernel(
     for place in tl.static_range(CHUNKS):
         y = (x[place].to(COMPUTE) - mean) * factor if CENTRE else x[place].to(COMPUTE) * factor
         if HAS_WEIGHT:
-            y *= _parameter_chunk(
+            weight = _parameter_chunk(
                 weight_ptr, weight_stride, copy_stride, lead, start, in_part, place, COPIES, COMPUTE, BLOCK_SIZE
             )
+            y *= plus_one(weight, HAS_WEIGHT)
         if HAS_BIAS:
             y += _parameter_chunk(
                 bias_ptr, bias_stride, copy_stride, lead, start, in_part, place, COPIES, COMPUTE, BLOCK_SIZE
@@ -154,7 +157,8 @@ def norm_any_width_forward_kernel(
     if EDGES:
         y = (x_edges - mean) * factor if CENTRE else x_edges * factor
         if HAS_WEIGHT:  # the first copy is whole
-            y *= parameter_at(weight_ptr, 1 if COPIES else weight_stride, edges, is_edge, COMPUTE)
+            weight = parameter_at(weight_ptr, 1 if COPIES else weight_stride, edges, is_edge, COMPUTE)
+            y *= plus_one(weight, HAS_WEIGHT)
         if HAS_BIAS:
             y += parameter_at(bias_ptr, 1 if COPIES else bias_stride, edges, is_edge, COMPUTE)
         if RELU:
@@ -179,8 +183,9 @@ def norm_any_width_backward_kernel(
     weight_edges = tl.full([BLOCK_SIZE // VECTOR], 1.0, COMPUTE)
     if HAS_WEIGHT:
         weight = load_parameter(weight_ptr + lead * weight_stride, weight_stride, length, BLOCK_SIZE, CHUNKS)
+        weight = chunks_plus_one(weight, HAS_WEIGHT, COMPUTE)
         if EDGES:
-            weight_edges = parameter_at(weight_ptr, weight_stride, edges, is_edge, COMPUTE)
+            weight_edges = plus_one(parameter_at(weight_ptr, weight_stride, edges, is_edge, COMPUTE), HAS_WEIGHT)
     weight_gradient = (tl.zeros([BLOCK_SIZE], COMPUTE),) * CHUNKS
     bias_gradient = (tl.zeros([BLOCK_SIZE], COMPUTE),) * CHUNKS
     weight_gradient_edges, bias_gradient_edges = tl.zeros_like(weight_edges), tl.zeros_like(weight_edges)
@@ -228,6 +233,17 @@ def norm_any_width_backward_kernel(
     if BIAS_GRADIENT:
         partials = bias_partials_ptr + first * n_columns
         store_partials(partials, bias_gradient, bias_gradient_edges, lead, length, edges, is_edge, EDGES)
+
+
+@triton.jit
+def chunks_plus_one(chunks, HAS_WEIGHT: tl.constexpr, COMPUTE: tl.constexpr):
+    """Return a weight's chunks as the factors that HAS_WEIGHT says: as they are in memory, or 1 + weight in COMPUTE."""
+    if HAS_WEIGHT == ONE_PLUS:
+        factors = ()
+        for place in tl.static_range(len(chunks)):
+            factors = factors + (chunks[place].to(COMPUTE) + 1.0,)  # type: ignore[assignment]  # noqa: RUF005  # as above
+        chunks = factors
+    return chunks
 
 
 @triton.jit

@@ -20,6 +20,7 @@ import torch
 import triton
 
 from tilesmith.ops.device.elementwise import compute_dtype
+from tilesmith.ops.device.norms.rows import factor_of
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.forms import FormWithDefault, first_default, first_form
 from tilesmith.ops.runtime.layout import Rows, as_rows
@@ -201,6 +202,7 @@ class NormGradient(NamedTuple):
     """The operands of a norm's backward. `dsum` is the gradient that is added to dx.
 
     `statistics` are what LayerNorm's forward kept of each row. RMSNorm computes its own, with `eps`.
+    With `one_plus` the factor is 1 + weight.
     """
 
     dy: Operand
@@ -209,6 +211,7 @@ class NormGradient(NamedTuple):
     dsum: Operand | None = None
     eps: float = 0.0
     statistics: Operand | None = None
+    one_plus: bool = False
 
 
 def plan_gradient(
@@ -219,7 +222,7 @@ def plan_gradient(
     **flags: object,
 ) -> tuple[Operand, dict[str, Operand]]:
     """Plan dx, and the sums over rows that `sums` names. Return dx, and each sum's rows of partial sums."""
-    dy, x, weight, dsum, eps, statistics = given
+    dy, x, weight, dsum, eps, statistics, one_plus = given
     dx = plan.empty_like(x)
     others = {} if dsum is None else {"dsum": dsum}
     walk = as_rows(x.shape, x.strides, dy.strides, dx.strides, *(operand.strides for operand in others.values()))
@@ -228,7 +231,7 @@ def plan_gradient(
         "statistics_ptr": statistics,
         "weight_stride": weight.strides[0] if weight else 0, "dsum_strides": None,
         "weight_partials_ptr": None, "bias_partials_ptr": None, "dsum_partials_ptr": None,
-        "HAS_WEIGHT": weight is not None, "SUM_GRADIENT": dsum is not None,
+        "HAS_WEIGHT": factor_of(weight, one_plus), "SUM_GRADIENT": dsum is not None,
         "WEIGHT_GRADIENT": "weight" in sums, "BIAS_GRADIENT": "bias" in sums,
         "COMPUTE": compute_dtype(x.dtype), **flags, **walk.arguments("x", "dy", "dx", *others),
     }  # fmt: skip

@@ -12,6 +12,14 @@ import triton.language as tl
 from tilesmith.ops.device.row_chunks import add_pairs
 from tilesmith.ops.runtime.layout import tile_offsets
 
+ONE_PLUS = tl.constexpr(2)
+"""HAS_WEIGHT of a kernel that multiplies by 1 + weight."""
+
+
+def factor_of(weight: Any, one_plus: bool) -> int:
+    """Return HAS_WEIGHT: 0 without a weight, 1 with one, 2 for the factor 1 + weight."""
+    return 0 if weight is None else 1 + one_plus
+
 
 class RowTensor(NamedTuple):
     """A tensor that is read or written as rows; its strides are those of three row dimensions and of the columns."""
@@ -69,13 +77,20 @@ def store_tile(tensor, values, tile, NESTED: tl.constexpr):
 
 
 @triton.jit
+def plus_one(values, HAS_WEIGHT: tl.constexpr):
+    """Return a weight in the dtype of the computation as the factor that HAS_WEIGHT says."""
+    return values + 1.0 if HAS_WEIGHT == ONE_PLUS else values
+
+
+@triton.jit
 def load_weight(
     weight, columns, in_row, HAS_WEIGHT: tl.constexpr, COMPUTE: tl.constexpr, EVICTION: tl.constexpr
 ):  # fmt: skip
-    """Return a parameter at some columns as a row; one where there is no parameter, which costs no instruction."""
+    """Return the factors of some columns as a row; one where there is no parameter, which costs no instruction."""
     if HAS_WEIGHT:
         pointers = weight.pointer + columns * weight.stride
         values = tl.load(pointers, mask=in_row, other=0.0, eviction_policy=EVICTION).to(COMPUTE)[None, :]
+        values = plus_one(values, HAS_WEIGHT)
     else:
         values = tl.full([1, 1], 1.0, COMPUTE)
     return values  # [1, BLOCK_SIZE] or [1, 1]

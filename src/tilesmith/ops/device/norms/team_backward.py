@@ -18,6 +18,7 @@ import triton.language as tl
 from tilesmith.ops.device.aligned_rows import cut_rows
 from tilesmith.ops.device.norms.any_width import can_hold_rows, parts_and_chunks
 from tilesmith.ops.device.norms.any_width_kernels import (
+    chunks_plus_one,
     parameter_at,
     part_sums,
     store_edge_gradient,
@@ -25,7 +26,7 @@ from tilesmith.ops.device.norms.any_width_kernels import (
     store_partials,
 )
 from tilesmith.ops.device.norms.backward import BackwardConfig, GradientProblem, pointers_to
-from tilesmith.ops.device.norms.rows import load_statistics
+from tilesmith.ops.device.norms.rows import load_statistics, plus_one
 from tilesmith.ops.device.row_chunks import (
     VECTOR_BYTES,
     chunk_size,
@@ -62,8 +63,9 @@ def norm_team_backward_kernel(
     weight_edges = tl.full([BLOCK_SIZE // VECTOR], 1.0, COMPUTE)
     if HAS_WEIGHT:
         weight = load_parameter(weight_ptr + first * weight_stride, weight_stride, in_part, BLOCK_SIZE, CHUNKS)
+        weight = chunks_plus_one(weight, HAS_WEIGHT, COMPUTE)
         if EDGES:
-            weight_edges = parameter_at(weight_ptr, weight_stride, edges, is_edge, COMPUTE)
+            weight_edges = plus_one(parameter_at(weight_ptr, weight_stride, edges, is_edge, COMPUTE), HAS_WEIGHT)
     weight_gradient = (tl.zeros([BLOCK_SIZE], COMPUTE),) * CHUNKS
     bias_gradient = (tl.zeros([BLOCK_SIZE], COMPUTE),) * CHUNKS
     weight_gradient_edges, bias_gradient_edges = tl.zeros_like(weight_edges), tl.zeros_like(weight_edges)
