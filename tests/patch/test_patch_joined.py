@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tilesmith as ts
+from tilesmith.ops.rope import rope
 from tilesmith.patch import patch
 from tilesmith.patch.gradients.projections import joined_operands, projections
-from tilesmith.patch.parts.attention_module import PROJECTIONS
+from tilesmith.patch.parts.attention_module import PROJECTIONS, rotated_projections
 from tilesmith.patch.parts.feed_forward import feed_forward
 from tilesmith.patch.parts.norms import centred_norm, gemma_norm, one_plus, plain_norm
 from tilesmith.patch.parts.residual import norm_and_input, norm_of_sum, sum_with_norm
@@ -168,6 +169,25 @@ class Block(nn.Module):
         self.down_proj = nn.Linear(9, 6, bias)
 
 
+class Attention(nn.Module):
+    def __init__(self, bias: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(6, size, bias) for size in (8, 4, 4)])
+        self.q_norm, self.k_norm = Norm(4), Norm(4)
+
+    def ours(self, x: Tensor, cos: Tensor, sin: Tensor, normed: bool) -> tuple[Tensor, ...]:
+        x = x if x.ndim == 3 else x[None]
+        tables = cos[: x.shape[1]], sin[: x.shape[1]]
+        return rotated_projections(self, x, tuple(self.layers), (*x.shape[:2], -1, 4), *tables, normed)  # type: ignore[arg-type]  # three
+
+    def apart(self, x: Tensor, cos: Tensor, sin: Tensor, normed: bool) -> tuple[Tensor, ...]:
+        x = x if x.ndim == 3 else x[None]
+        q, k, v = (layer(x).unflatten(-1, (-1, 4)).transpose(1, 2) for layer in self.layers)
+        if normed:
+            q, k = plain_norm_of(self.q_norm, q), plain_norm_of(self.k_norm, k)
+        return *rope.reference(q, k, cos[: x.shape[1]], sin[: x.shape[1]]), v
+
+
 def summed_and_normed(norms: Any, residual: Tensor, branch: Tensor) -> tuple[Tensor, Tensor]:
     total = residual + plain_norm_of(norms[0], branch)
     return plain_norm_of(norms[1], total), total
@@ -179,6 +199,9 @@ def joined_and_apart(bias: bool = True) -> dict[str, tuple[nn.Module, Callable[.
     norm, centred, block = Norm(6).double(), CentredNorm(6, bias).double(), Block(bias).double()
     norms = nn.ModuleList([Norm(6), Norm(6)]).double()
     gemma = nn.ModuleList([Norm(6, gemma_norm), Norm(6, gemma_norm)]).double()
+    attention = Attention(bias).double()
+    angles = torch.randn(5, 2).double()
+    cos, sin = torch.cat((angles.cos(),) * 2, -1), torch.cat((angles.sin(),) * 2, -1)
 
     def called(x: Tensor) -> tuple[Tensor]:
         return (block.down_proj(F.silu(block.gate_proj(x)) * block.up_proj(x)),)
@@ -209,6 +232,16 @@ def joined_and_apart(bias: bool = True) -> dict[str, tuple[nn.Module, Callable[.
             gemma,
             lambda x: norm_of_sum(gemma[1], x.cos(), x.sin(), gemma[0]),
             lambda x: summed_and_normed(gemma, x.cos(), x.sin()),
+        ),
+        "rotated projections": (
+            attention,
+            lambda x: attention.ours(x, cos, sin, normed=False),
+            lambda x: attention.apart(x, cos, sin, normed=False),
+        ),
+        "normed and rotated projections": (
+            attention,
+            lambda x: attention.ours(x, cos, sin, normed=True),
+            lambda x: attention.apart(x, cos, sin, normed=True),
         ),
         "centred norm and input": (
             centred,

@@ -18,7 +18,9 @@ from torch import Tensor
 from tilesmith.ops.rms_norm_rope import rms_norm_rope
 from tilesmith.ops.rope import rope
 from tilesmith.patch.families import Family
-from tilesmith.patch.gradients.projections import projections
+from tilesmith.patch.gradients.plain_modules import kernels_can_take
+from tilesmith.patch.gradients.projections import joined_operands, projections
+from tilesmith.patch.gradients.rotated_projections import rotated
 from tilesmith.patch.parts.norms import SCALES, is_ours
 from tilesmith.patch.report import UnknownCodeError
 from tilesmith.patch.rewriting import names_in, rewritten, syntax_of
@@ -76,6 +78,20 @@ QK_NORMS: tuple[dict[str, str], ...] = (
     },
 )
 """How modules write the norms of q and k before the rotation; each way, the statements that the fusion replaces."""
+
+
+_SEEN = r"\.view\(hidden_shape\)\.transpose\(1, 2\)\n\1"
+ROTATED_PROJECTIONS = {
+    r"^( *)projected = projections\(hidden_states, (.*)\)\n\1"
+    rf"query_states = projected\[0\]{_SEEN}key_states = projected\[1\]{_SEEN}value_states = projected\[2\]{_SEEN}"
+    rf"cos, sin = position_embeddings\n\1query_states, key_states = {name}query_states, key_states, cos, sin\)$": (
+        r"\1cos, sin = position_embeddings\n"
+        r"\1query_states, key_states, value_states = "
+        rf"rotated_projections(self, hidden_states, (\2), hidden_shape, cos, sin, {normed})"
+    )
+    for name, normed in ((rf"{ROTARY}\(", False), (r"normed_rotary\(self, ", True))
+}
+"""The same statements after the fusions of projections and norms: they follow each other (Llama, Qwen3, Gemma)."""
 
 
 def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
@@ -187,15 +203,40 @@ def _with_dimension(rotation: Callable[..., Any]) -> Callable[..., Any]:
 
 def normed_rotary(module: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """Return q and k, normed by the module's norms and rotated; one kernel where both norms are plain."""
-    norms = module.q_norm, module.k_norm
-    same_dtype = all(torch.promote_types(q.dtype, norm.weight.dtype) == q.dtype == k.dtype for norm in norms)
-    if not same_dtype or not all(is_ours(norm) for norm in norms) or cos.shape[-1] != q.shape[-1]:
-        return rotary(norms[0](q), norms[1](k), cos, sin)
-    (q_weight, eps), (k_weight, other_eps) = (SCALES[norm.forward.__func__](norm) for norm in norms)
-    if eps != other_eps:
-        return rotary(norms[0](q), norms[1](k), cos, sin)
+    scales = _norm_scales(module, q.dtype) if q.dtype == k.dtype and cos.shape[-1] == q.shape[-1] else None
+    if scales is None:
+        return rotary(module.q_norm(q), module.k_norm(k), cos, sin)
+    q_weight, k_weight, eps = scales
     rotated_q, rotated_k = rms_norm_rope(q, k, q_weight, k_weight, cos, sin, eps)
     return rotated_q, rotated_k
+
+
+def _norm_scales(module: Any, dtype: torch.dtype) -> tuple[Tensor, Tensor, float] | None:
+    """Return the weights of the norms of q and k, and their eps; None where one kernel cannot compute both."""
+    norms = module.q_norm, module.k_norm
+    for norm in norms:
+        if not is_ours(norm) or torch.promote_types(dtype, norm.weight.dtype) != dtype:
+            return None
+    (q_weight, eps), (k_weight, other_eps) = (SCALES[norm.forward.__func__](norm) for norm in norms)
+    return (q_weight, k_weight, eps) if eps == other_eps else None
+
+
+def rotated_projections(
+    module: Any, x: Tensor, layers: tuple[Any, Any, Any], shape: tuple[int, ...], cos: Tensor, sin: Tensor, normed: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return q, k and v of x as [batch, heads, positions, head size]; q and k normed, with `normed`, and rotated."""
+    operands: Any = None
+    if x.requires_grad and not cos.requires_grad and not sin.requires_grad and kernels_can_take(x, cos, sin):
+        operands = joined_operands(x, *layers)
+    if operands is not None:
+        scales: Any = _norm_scales(module, operands[0].dtype) if normed else (None, None, 0.0)
+        if scales is not None and not (normed and cos.shape[-1] != shape[-1]):
+            q_weight, k_weight, eps = scales
+            q, k, v = rotated(operands[0], cos, sin, q_weight, k_weight, shape[-1], eps, *operands[1:])
+            return q, k, v
+    q, k, v = (one.view(shape).transpose(1, 2) for one in projections(x, *layers))
+    q, k = normed_rotary(module, q, k, cos, sin) if normed else rotary(q, k, cos, sin)
+    return q, k, v
 
 
 def require_qk_norm(forward: Callable[..., Any]) -> None:
@@ -243,5 +284,14 @@ def attention_forward(
     for fusion in fusions:
         if fusion in PROJECTIONS:
             changes = {**changes, **_recognised(forward, PROJECTIONS[fusion])}
-    ours = {"projections": projections, "normed_rotary": normed_rotary}
-    return rewritten(forward, {**names, **ours} if fusions else names, changes)
+    if fusions:
+        names |= {"projections": projections, "normed_rotary": normed_rotary}
+    if rotation is rotary:
+        for pattern, replacement in ROTATED_PROJECTIONS.items():
+            try:
+                return rewritten(
+                    forward, {**names, "rotated_projections": rotated_projections}, {**changes, pattern: replacement}
+                )
+            except UnknownCodeError:
+                continue
+    return rewritten(forward, names, changes)
