@@ -113,7 +113,7 @@ class Kernels:
             return self.dispatched(*arguments)
         if self._composed is None:
             return self.with_look(look(arguments), arguments)
-        if _device_of(arguments).type == "meta":
+        if _first_tensor(arguments).is_meta:
             return self._run_on_meta(arguments)
         return self._composed(*arguments)
 
@@ -127,7 +127,7 @@ class Kernels:
         composed = self._composed
         if composed is None and look(arguments) is None:  # composed kernels leave the look to their parts
             return lambda arguments: self.dispatched(*arguments)
-        if _device_of(arguments).type == "meta":
+        if _first_tensor(arguments).is_meta:
             return self._run_on_meta
         if composed is not None:
             return lambda arguments: composed(*arguments)
@@ -153,7 +153,7 @@ class Kernels:
         key = look(arguments)
         plan = self._plans.get(key)
         if plan is None:
-            plan = Plan(self.name, _device_of(arguments), arguments)
+            plan = Plan(self.name, _first_tensor(arguments).device, arguments)
             assert self._planner is not None, f"{self.name} has no planner"
             outputs = self._planner(plan, *plan.operands)
             plan.outputs = outputs if isinstance(outputs, tuple) else (outputs,)
@@ -236,10 +236,10 @@ def _contiguous(arguments: Sequence[Any]) -> list[Any]:
     return [copied(value) if isinstance(value, Tensor) else value for value in arguments]
 
 
-def _device_of(arguments: Sequence[Any]) -> torch.device:
+def _first_tensor(arguments: Sequence[Any]) -> Tensor:
     for value in arguments:  # every call of composed kernels comes here: no generator
         if isinstance(value, Tensor):
-            return value.device
+            return value
     raise TypeError("no argument is a tensor")
 
 

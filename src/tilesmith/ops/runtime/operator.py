@@ -82,6 +82,7 @@ class Operator(Generic[P, R]):
         self._kinds = Kinds(name, check)
         parameters = self.__signature__.parameters
         self._defaults = {name: parameter.default for name, parameter in parameters.items()}
+        self._default_items = list(self._defaults.items())
         self._positional = sum(parameter.kind is not parameter.KEYWORD_ONLY for parameter in parameters.values())
         # A positional call with this many arguments is complete. -1: never, since some parameters are keyword-only.
         self._complete = len(parameters) if self._positional == len(parameters) else -1
@@ -146,9 +147,13 @@ class Operator(Generic[P, R]):
         """Return all arguments in order, with defaults filled in."""
         if not named and len(arguments) in self._trailing_defaults:
             return arguments + self._trailing_defaults[len(arguments)]
-        rest = {name: named.get(name, default) for name, default in list(self._defaults.items())[len(arguments) :]}
-        missing = any(value is inspect.Parameter.empty for value in rest.values())
-        if missing or named.keys() - rest.keys() or len(arguments) > self._positional:
+        rest = dict(self._default_items[len(arguments) :])
+        known = len(rest)
+        rest.update(named)  # keeps the order; a name that is not a parameter's, or is given already, is one more
+        wrong = len(rest) != known or len(arguments) > self._positional
+        for value in rest.values():  # no generator, and no ==, which tensors compute
+            wrong = wrong or value is inspect.Parameter.empty
+        if wrong:
             try:
                 self.__signature__.bind(*arguments, **named)
             except TypeError as error:

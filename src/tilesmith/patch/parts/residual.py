@@ -124,17 +124,17 @@ def sum_with_norm(norm: Any, residual: Tensor, branch: Tensor) -> Tensor:
 
 def norm_and_input(norm: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return norm(x), and x; the norm's backward adds the gradients of both."""
-    if is_centred(norm):
+    if is_ours(norm):
+        joined = _joined(x, None, None, norm)
+        if joined is not None:
+            return joined  # type: ignore[no-any-return]  # both tensors
+    elif is_centred(norm):
         weight = norm.weight
         if torch.is_grad_enabled() and x.requires_grad and kernels_can_take(x, weight) and _keeps_dtype(x, weight):
             normal: Tensor
             same: Tensor
             normal, same = _centred_norm_and_input(x, *CENTRED_SCALES[norm.forward.__func__](norm))
             return normal, same
-    elif is_ours(norm):
-        joined = _joined(x, None, None, norm)
-        if joined is not None:
-            return joined  # type: ignore[no-any-return]  # both tensors
     return norm(x), x
 
 

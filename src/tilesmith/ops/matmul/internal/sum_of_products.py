@@ -105,6 +105,7 @@ def linear_product(x: Tensor, weight: Tensor) -> Tensor:
 
 
 _linear_plans: dict[Hashable, Plan | None] = {}  # None: the BLAS computes
+_UNKNOWN: Any = object()
 
 
 @linear_product.composed
@@ -113,11 +114,11 @@ def compute_linear(x: Tensor, weight: Tensor) -> Tensor:
     if seen is None or x.is_meta:
         rows = x.reshape(-1, x.shape[-1])
         return sum_of_products([(rows, weight.t())]).view(*x.shape[:-1], weight.shape[0])
-    if seen not in _linear_plans:
+    plan = _linear_plans.get(seen, _UNKNOWN)  # one search: hashing a look takes time
+    if plan is _UNKNOWN:
         if len(_linear_plans) >= MOST_PLANS:
             _linear_plans.clear()
-        _linear_plans[seen] = planned_linear(Plan("chosen_linear", x.device, (x, weight)))
-    plan = _linear_plans[seen]
+        plan = _linear_plans[seen] = planned_linear(Plan("chosen_linear", x.device, (x, weight)))
     made: Any = F.linear(x, weight) if plan is None else plan.run((x, weight))
     return made  # type: ignore[no-any-return]  # one output
 
