@@ -32,7 +32,7 @@ FORWARD_FORMS: dict[str, dict[str, Any]] = {
 }
 BACKWARD_FORMS: dict[str, dict[str, Any]] = {
     "backward_kernel": {"BLOCK_SIZE": 64, "ROWS": 2, "PIPELINE": 3},
-    "team_backward_kernel": {"BLOCK_SIZE": 64, "ROWS": 1, "PIPELINE": 2, "form": "team"},  # a team of one
+    "team_backward_kernel": {"BLOCK_SIZE": 128, "ROWS": 1, "PIPELINE": 2, "form": "team"},  # a team of one
     "backward_tiles_kernel": {"BLOCK_SIZE": 16, "ROWS": 2, "form": "two sweeps"},
 }
 WEIGHTS = pytest.mark.parametrize("parameters", [True, False], ids=["with parameters", "without"])
@@ -102,6 +102,18 @@ def test_norm_with_one_plus_weight_equals_the_norm_with_that_weight(
         ]  # fmt: skip
     for one, wanted in zip(ours, right, strict=True):
         torch.testing.assert_close(one, wanted.to(dtype), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("form", ["team", "any width"])
+def test_chunk_without_a_lane_for_each_element_of_two_edges_is_refused(form: str, launched: list[str]) -> None:
+    """A chunk of 64 elements has 8 lanes for edges; two edges may have 14 elements in half precision."""
+    x, weight, dy = torch.randn(3, 43).bfloat16(), torch.ones(43).bfloat16(), torch.randn(3, 43).bfloat16()
+    with ts.ops.configured(BLOCK_SIZE=64, ROWS=1, form=form):
+        ours = [norm(x, weight, 1e-6), backward_of_sum(dy, None, x, weight, 1e-6, False)[0]]
+    assert not any("any_width" in name or "team" in name for name in launched)
+    right = [norm(x, weight, 1e-6), backward_of_sum(dy, None, x, weight, 1e-6, False)[0]]
+    for one, wanted in zip(ours, right, strict=True):
+        torch.testing.assert_close(one, wanted)
 
 
 @pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])

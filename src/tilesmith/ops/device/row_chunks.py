@@ -46,6 +46,11 @@ def fewest_warps(columns: int, element_bytes: int, most_elements: int, most_warp
     return warps
 
 
+def has_edge_lanes(chunk: int, element_bytes: int) -> bool:
+    """Whether a chunk has a lane for each element that two edges may have; a chunk of 32 threads or more always has."""
+    return chunk >= 2 * (VECTOR_BYTES // element_bytes) ** 2
+
+
 def has_edges(walk: Rows, tensors: int | None = None) -> bool:
     """Whether some row of the first so many tensors of the walk, or of all, starts or ends inside a vector."""
     strides = [stride for strides in walk.strides[:tensors] for stride in strides]

@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 
 from tilesmith.ops.device.elementwise import compute_dtype
-from tilesmith.ops.device.row_chunks import VECTOR_BYTES, can_pack, chunk_size, chunks_of, fewest_warps
+from tilesmith.ops.device.row_chunks import VECTOR_BYTES, can_pack, chunk_size, chunks_of, fewest_warps, has_edge_lanes
 from tilesmith.ops.device.runs import Runs, as_runs
 from tilesmith.ops.device.teams import can_share, lanes_for, plan_words
 from tilesmith.ops.runtime.config import Config, bucket
@@ -311,11 +311,10 @@ class InChunks:
     """One row for one program or for a team, read once."""
 
     def takes(self, problem: Problem) -> bool:
-        return (
-            can_share(problem.plan, self._parts(problem))
-            and problem.rows.can_be_cut
-            and problem.rows.element_bytes <= 4
-        )
+        rows = problem.rows
+        can_be_cut = rows.can_be_cut and rows.element_bytes <= 4
+        has_lanes = can_be_cut and has_edge_lanes(problem.config.BLOCK_SIZE, rows.element_bytes)
+        return has_lanes and can_share(problem.plan, self._parts(problem))
 
     def suits(self, problem: Problem) -> bool:
         return problem.config.form == "chunks"

@@ -30,6 +30,7 @@ from tilesmith.ops.device.row_chunks import (
     chunk_size,
     chunks_of,
     fewest_warps,
+    has_edge_lanes,
     has_edges,
     middle_of,
 )
@@ -108,8 +109,10 @@ class AnyWidthForward:
         return wide and can_share(problem.plan, chunks_of(columns, chunk * TEAM_CHUNKS[element_bytes]))
 
     def takes(self, problem: ForwardProblem) -> bool:
-        parts, _ = parts_and_chunks(problem.walk.columns, problem.dtype.itemsize, problem.config)
-        return problem.config.ROWS == 1 and can_share(problem.plan, parts) and self._can(problem)
+        element_bytes = problem.dtype.itemsize
+        parts, _ = parts_and_chunks(problem.walk.columns, element_bytes, problem.config)
+        holds_row = problem.config.ROWS == 1 and has_edge_lanes(problem.config.BLOCK_SIZE, element_bytes)
+        return holds_row and can_share(problem.plan, parts) and self._can(problem)
 
     def suits(self, problem: ForwardProblem) -> bool:
         return problem.config.form == "any width"
@@ -233,10 +236,10 @@ class AnyWidthBackward:
         )  # fmt: skip
 
     def takes(self, problem: GradientProblem) -> bool:
-        columns = middle_of(problem.walk.columns, problem.x.element_bytes)
-        return (
-            problem.config.ROWS == 1 and chunks_of(columns, problem.config.BLOCK_SIZE) <= 10 and can_hold_rows(problem)
-        )
+        config, element_bytes = problem.config, problem.x.element_bytes
+        chunks = chunks_of(middle_of(problem.walk.columns, element_bytes), config.BLOCK_SIZE)
+        holds_row = config.ROWS == 1 and chunks <= 10 and has_edge_lanes(config.BLOCK_SIZE, element_bytes)
+        return holds_row and can_hold_rows(problem)
 
     def suits(self, problem: GradientProblem) -> bool:
         return problem.config.form == "any width"

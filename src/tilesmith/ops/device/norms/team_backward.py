@@ -32,6 +32,7 @@ from tilesmith.ops.device.row_chunks import (
     chunk_size,
     chunks_of,
     edge_lanes,
+    has_edge_lanes,
     has_edges,
     load_chunks,
     load_parameter,
@@ -170,9 +171,12 @@ class TeamBackward:
         return config if self.takes(replace(problem, config=config)) else None
 
     def takes(self, problem: GradientProblem) -> bool:
+        element_bytes = problem.x.element_bytes
         if problem.config.ROWS != 1 or not can_hold_rows(problem):
             return False
-        parts, _ = parts_and_chunks(problem.walk.columns, problem.x.element_bytes, problem.config)
+        if not has_edge_lanes(problem.config.BLOCK_SIZE, element_bytes):
+            return False
+        parts, _ = parts_and_chunks(problem.walk.columns, element_bytes, problem.config)
         return can_share(problem.plan, parts)
 
     def suits(self, problem: GradientProblem) -> bool:
