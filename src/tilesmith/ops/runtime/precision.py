@@ -67,7 +67,7 @@ def autocasted(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
             break
     else:
         return arguments
-    kind = first.device.type
+    kind = "cuda" if first.is_cuda else first.device.type  # a device object takes longer
     if first.dtype not in _AUTOCAST or kind == "meta" or not torch.is_autocast_enabled(kind):
         return arguments
     dtype = torch.get_autocast_dtype(kind)
