@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import inspect
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import triton
 import triton.language as tl
 from triton.language.semantic import TritonSemantic
+from triton.runtime.interpreter import TensorHandle
 
 from tilesmith.toolchain.interpreter import KernelError, interpret
-from tilesmith.toolchain.interpreter.shapes import Shapes
+from tilesmith.toolchain.interpreter.language import Language
+from tilesmith.toolchain.interpreter.numerics import handle_of
+from tilesmith.toolchain.interpreter.shapes import Shapes, quick_operators
 
 # Triton 3.6 makes every constant that equals zero a zero without sign.
 LOSES_SIGN_OF_ZERO = "if value == 0:" in inspect.getsource(TritonSemantic.scalar_constant)
@@ -133,3 +139,59 @@ def test_blocks_of_two_shapes_are_broadcast_the_first_time_and_later(rows: int, 
     x, y = torch.randn(8), torch.zeros(rows, columns)
     interpret(outer_kernel, (1,), {"x_ptr": x, "y_ptr": y, "ROWS": rows, "COLUMNS": columns})
     torch.testing.assert_close(y, x[:rows, None] + x[None, :columns], rtol=0, atol=0)
+
+
+def operands(dtype: Any) -> list[Any]:
+    """Return a scalar, and blocks of equal and of other shapes, also without the order of C."""
+    numbers = np.array([3, -2, 1, 0, 5, -7, 2, 4] * 4)
+    made = []
+    for shape in ((4, 8), (4, 8), (4, 1), (1, 8), (8, 4)):
+        data = numbers[: int(np.prod(shape))].reshape(shape)
+        block = tl.tensor(handle_of(data, dtype), tl.block_type(dtype, [*shape]))
+        made.append(tl.trans(block) if shape == (8, 4) else block)
+    column = tl.tensor(handle_of(numbers[:4], dtype), tl.block_type(dtype, [4]))
+    return [*made, column[:, None], tl.tensor(handle_of(numbers[:1], dtype), dtype)]
+
+
+@contextmanager
+def followed(language: Language) -> Iterator[None]:
+    """Let the builder look as if somebody follows its operations."""
+    language.builder.create_add = language.builder.create_add
+    try:
+        yield
+    finally:
+        del language.builder.create_add
+
+
+def found(name: str, left: Any, right: Any) -> object:
+    """Return all there is to see of a result; of an error, its text."""
+    try:
+        made = getattr(left, name)(right)
+    except Exception as error:
+        return type(error), str(error)
+    if not isinstance(made, tl.tensor):
+        return made
+    data, rest = made.handle.data, {key: value for key, value in vars(made.handle).items() if key != "data"}
+    return attributes(made) | {"handle": ""}, str(rest), data.dtype, data.shape, data.strides, data.tobytes()
+
+
+@pytest.mark.parametrize("name", [name for name, _ in quick_operators(Language().semantic, lambda name: print)])
+def test_quick_operator_gives_what_tritons_front_end_gives(name: str) -> None:
+    """Both ways are tried twice, since the first call with a number or a shape fills the caches."""
+    language = Language()
+    pointer = tl.pointer_type(tl.float32)
+    compared = 0
+    with language.in_place(), np.errstate(all="ignore"):
+        floats, halves, integers = (operands(dtype) for dtype in (tl.float32, tl.bfloat16, tl.int32))
+        truths = [one > 0 for one in integers]
+        pointers = [tl.tensor(TensorHandle(np.array([1 << 20], np.uint64), pointer), pointer)]
+        pointers += [pointers[0] + one for one in integers]
+        others = [floats[0], floats[-1], truths[0], 2, 0.5, 0.0, tl.constexpr(3), None]
+        for lefts in (floats, halves, integers, truths, pointers):
+            for left, right in itertools.product(lefts, [*others, *(integers if lefts is pointers else lefts)]):
+                for _ in range(2):
+                    quick = found(name, left, right)
+                    with followed(language):
+                        assert quick == found(name, left, right)
+                    compared += isinstance(quick, tuple) and len(quick) > 2
+    assert compared > 200

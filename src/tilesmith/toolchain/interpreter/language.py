@@ -31,7 +31,7 @@ from tilesmith.toolchain.interpreter.numerics import numpy_dtype
 from tilesmith.toolchain.interpreter.patches import Builder
 from tilesmith.toolchain.interpreter.reductions import AmbiguousTruth, Reductions
 from tilesmith.toolchain.interpreter.rewriting import Rewriter
-from tilesmith.toolchain.interpreter.shapes import Semantic, Shapes, make_handle
+from tilesmith.toolchain.interpreter.shapes import Semantic, Shapes, make_handle, quick_operators
 from tilesmith.toolchain.interpreter.tiles import materialize_pointers
 
 _NO_CONSTANTS = frozenset({tl.tensor, tl.dtype, int, float, bool, str, type(None)})
@@ -113,6 +113,9 @@ class Language:
         for owner, constructor in zip((tl.block_type, tl.tensor), Shapes().constructors(), strict=True):
             self.set_attr(owner, "__init__", constructor)
         self.set_attr(TensorHandle, "__init__", make_handle)
+        of_tensors = self._changes[id(tl.tensor)][1]
+        for name, operator in quick_operators(self.semantic, of_tensors.__getitem__):
+            of_tensors[name] = operator
         self.set_attr(stock.TensorDescHandle, "materialize_pointers", materialize_pointers)
         self.set_attr(tl.core, "_unwrap_if_constexpr", _unwrapper(tl.core._unwrap_if_constexpr))
         for owner in (JITFunction, stock.InterpretedFunction):

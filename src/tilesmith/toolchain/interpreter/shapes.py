@@ -1,12 +1,12 @@
-"""Shapes computed once.
+"""Shapes computed once, and operators without the front end.
 
-Triton's front end creates a type and a tensor at every operation, and computes the shape each time. That is a large
-part of the interpreter's time.
+Triton's front end creates a type and a tensor at every operation, computes the shape each time, and broadcasts. That is
+a large part of the interpreter's time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,6 +127,109 @@ def _is_pointer(operand: Any) -> bool:
 def _is_key(operand: Any) -> bool:
     """Whether this is a number that equals no other one: -0.0 equals 0.0."""
     return type(operand) is int or (type(operand) is float and operand != 0)
+
+
+_FLOATS = (tl.float16, tl.bfloat16, tl.float32, tl.float64)
+_INTEGERS = (tl.int1, tl.int8, tl.int16, tl.int32, tl.int64)
+_OPERATORS = {  # the builder's methods for floats and for signed integers; None: left to Triton
+    "add": ("create_fadd", "create_add"),
+    "sub": ("create_fsub", "create_sub"),
+    "mul": ("create_fmul", "create_mul"),
+    "truediv": ("create_fdiv", None),
+    "floordiv": (None, "create_sdiv"),
+    "mod": ("create_frem", "create_srem"),
+    "and": (None, "create_and"),
+    "or": (None, "create_or"),
+    "lt": ("create_fcmpOLT", "create_icmpSLT"),
+    "le": ("create_fcmpOLE", "create_icmpSLE"),
+    "gt": ("create_fcmpOGT", "create_icmpSGT"),
+    "ge": ("create_fcmpOGE", "create_icmpSGE"),
+    "eq": ("create_fcmpOEQ", "create_icmpEQ"),
+    "ne": ("create_fcmpUNE", "create_icmpNE"),
+}
+_QUOTIENTS = ("truediv", "floordiv", "mod")  # of types below 32 bits, they are of another type
+_COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+
+
+def quick_operators(semantic: Semantic, usual: Callable[[str], Callable[..., Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield the names of a tensor's operators and functions for them, which call the builder's methods at once.
+
+    `usual(name)` is the way through Triton's front end: for operands of two types, for errors, and while somebody
+    follows the operations.
+    """
+    for name, names in _OPERATORS.items():
+        methods = {
+            id(dtype): getattr(semantic.builder, method)
+            for method, dtypes in zip(names, (_FLOATS, _INTEGERS), strict=True)
+            for dtype in dtypes
+            if method is not None and (name not in _QUOTIENTS or dtype.primitive_bitwidth >= 32)
+        }
+        yield f"__{name}__", _quick_operator(semantic, name, methods, usual(f"__{name}__"))
+
+
+def _quick_operator(
+    semantic: Semantic, name: str, methods: dict[int, Callable[[Any, Any], Any]], usual: Callable[..., Any]
+) -> Callable[[Any, Any], Any]:
+    followed, tensor_class, block_class, plain = vars(semantic.builder), tl.tensor, tl.block_type, tl.dtype
+    constants, common_shapes, rules = semantic._constants, semantic._common, (True, name in _QUOTIENTS)
+    compares, adds, multiplies = name in _COMPARISONS, name == "add", name == "mul"
+    add_to_pointer, bools = semantic.builder.create_addptr, tl.int1
+
+    def compute(left: Any, right: Any) -> Any:
+        if "create_add" in followed:
+            return usual(left, right)
+        dtype, kind = left.dtype, left.type
+        method = methods.get(id(dtype))
+        if type(right) is tl.constexpr:
+            right = right.value
+        if type(right) is tensor_class:
+            other, other_kind, other_dtype = right.handle, right.type, right.dtype
+            if adds and (other_dtype is tl.int32 or other_dtype is tl.int64) and dtype.__class__ is not plain:
+                method = add_to_pointer
+            elif other_dtype is not dtype:
+                return usual(left, right)
+        else:
+            number = constants.get((dtype.name, type(right), right, rules)) if _is_key(right) else None
+            if number is None:
+                return usual(left, right)
+            other, other_kind, other_dtype = TensorHandle(number, dtype), dtype, dtype
+        if method is None:
+            return usual(left, right)
+        shape = None
+        if kind.__class__ is block_class:
+            shape = kind.shape
+            if other_kind.__class__ is not block_class:
+                if other_kind is not other_dtype:
+                    return usual(left, right)
+            elif other_kind.shape is not shape:
+                shape = common_shapes.get((shape, other_kind.shape))
+                # A product remembers how its factors were broadcast, and the order of pointers depends on it.
+                if shape is None or multiplies or method is add_to_pointer:
+                    return usual(left, right)
+        elif kind is not dtype:
+            return usual(left, right)
+        elif other_kind.__class__ is block_class:
+            shape = other_kind.shape
+        elif other_kind is not other_dtype:
+            return usual(left, right)
+        # A block that was broadcast has the order of C, and passes it on to the result.
+        if kind is not other_kind and not (left.handle.data.flags.c_contiguous and other.data.flags.c_contiguous):
+            return usual(left, right)
+        made = tensor_class.__new__(tensor_class)
+        made.handle = method(left.handle, other)
+        if compares:
+            dtype = bools
+        made.dtype = dtype
+        if shape is None:
+            made.type, made.shape, made.numel = dtype, left.shape, left.numel
+        elif kind.__class__ is block_class and shape is kind.shape and not compares:
+            made.type, made.shape, made.numel = kind, left.shape, left.numel
+        else:
+            made.type = kind = semantic._block_type(dtype, shape)
+            made.shape, made.numel = kind.of_tensor
+        return made
+
+    return compute
 
 
 @dataclass(frozen=True)
