@@ -95,6 +95,16 @@ class Language:
 
         return call
 
+    def _quick_cast(self, usual: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `tl.tensor.to` without the front end for a plain dtype."""
+
+        def to(tensor: Any, dtype: Any, *arguments: Any, **options: Any) -> Any:
+            if type(dtype) is not tl.dtype or arguments or options:
+                return usual(tensor, dtype, *arguments, **options)
+            return self.semantic.cast(tensor, dtype)
+
+        return to
+
     def _change_structure(self) -> None:
         """Collect the stock interpreter's changes, and then corrections of those."""
         _patch_lang_tensor(tl.tensor, self)
@@ -116,6 +126,7 @@ class Language:
         of_tensors = self._changes[id(tl.tensor)][1]
         for name, operator in quick_operators(self.semantic, of_tensors.__getitem__):
             of_tensors[name] = operator
+        self.set_attr(tl.tensor, "to", self._quick_cast(of_tensors["to"]))
         self.set_attr(stock.TensorDescHandle, "materialize_pointers", materialize_pointers)
         self.set_attr(tl.core, "_unwrap_if_constexpr", _unwrapper(tl.core._unwrap_if_constexpr))
         for owner in (JITFunction, stock.InterpretedFunction):

@@ -28,8 +28,10 @@ class Semantic(TritonSemantic):  # type: ignore[misc]  # Triton ships no types
 
     def __init__(self, builder: Any) -> None:
         super().__init__(builder)
-        self._types: dict[tuple[str, Lengths], Any] = {}
-        self._common: dict[tuple[Lengths, Lengths], Lengths] = {}
+        # By the ids of shapes, since Triton's tuples take long to hash; each value begins with the shapes themselves.
+        self._types: dict[tuple[str, int], tuple[Lengths, Any]] = {}
+        self._common: dict[tuple[int, int], tuple[Lengths, Lengths, Lengths]] = {}
+        self._expanded: dict[tuple[int, int], tuple[Lengths, Lengths]] = {}
         self._constants: dict[tuple[Any, ...] | None, Any] = {}
         self._promoted: dict[tuple[Any, ...] | None, Any] = {}
 
@@ -80,14 +82,32 @@ class Semantic(TritonSemantic):  # type: ignore[misc]  # Triton ships no types
             return self._splat(lhs, right.shape), rhs
         if left.shape is right.shape:
             return lhs, rhs
-        shapes = left.shape, right.shape
-        if shapes not in self._common:  # Triton adds dimensions, and raises its errors
+        common = self.common_shape(left.shape, right.shape)
+        if common is None:  # Triton adds dimensions, and raises its errors
             made = super().broadcast_impl_value(lhs, rhs)
             if len(left.shape) == len(right.shape):
-                self._common[shapes] = made[0].type.shape
+                self._common[id(left.shape), id(right.shape)] = left.shape, right.shape, made[0].type.shape
             return made
-        common = self._common[shapes]
         return self._broadcast(lhs, common), self._broadcast(rhs, common)
+
+    def common_shape(self, left: Lengths, right: Lengths) -> Lengths | None:
+        """Return the shape that blocks of these two were broadcast to; None if they never were."""
+        known = self._common.get((id(left), id(right)))
+        return known[2] if known is not None and known[0] is left and known[1] is right else None
+
+    def expand_dims(self, input: Any, axis: int) -> Any:
+        kind = input.type
+        known = self._expanded.get((id(kind.shape), axis)) if type(kind) is tl.block_type else None
+        if known is None or known[0] is not kind.shape:
+            made = super().expand_dims(input, axis)
+            if type(kind) is tl.block_type:
+                self._expanded[id(kind.shape), axis] = kind.shape, made.type.shape
+            return made
+        handle = self.builder.create_expand_dims(input.handle, axis)
+        return self.tensor(handle, self._block_type(kind.element_ty, known[1]))
+
+    def to_tensor(self, x: Any, check_type: bool = True) -> Any:
+        return x if type(x) is tl.tensor else super().to_tensor(x, check_type)
 
     def _splat(self, scalar: Any, shape: Lengths) -> Any:
         kind = self._block_type(scalar.dtype, shape)
@@ -102,10 +122,10 @@ class Semantic(TritonSemantic):  # type: ignore[misc]  # Triton ships no types
     def _block_type(self, element: Any, shape: Lengths) -> Any:
         if type(element) is not tl.dtype:  # a pointer, whose type names its argument
             return tl.block_type(element, shape)
-        kind = self._types.get((element.name, shape))
-        if kind is None:
-            kind = self._types[element.name, shape] = tl.block_type(element, shape)
-        return kind
+        known = self._types.get((element.name, id(shape)))
+        if known is None or known[0] is not shape:
+            known = self._types[element.name, id(shape)] = shape, tl.block_type(element, shape)
+        return known[1]
 
     def cast(self, input: Any, dst_ty: Any, fp_downcast_rounding: str | None = None) -> Any:
         if input.dtype is dst_ty:
@@ -171,7 +191,7 @@ def _quick_operator(
     semantic: Semantic, name: str, methods: dict[int, Callable[[Any, Any], Any]], usual: Callable[..., Any]
 ) -> Callable[[Any, Any], Any]:
     followed, tensor_class, block_class, plain = vars(semantic.builder), tl.tensor, tl.block_type, tl.dtype
-    constants, common_shapes, rules = semantic._constants, semantic._common, (True, name in _QUOTIENTS)
+    constants, rules = semantic._constants, (True, name in _QUOTIENTS)
     compares, adds, multiplies = name in _COMPARISONS, name == "add", name == "mul"
     add_to_pointer, bools = semantic.builder.create_addptr, tl.int1
 
@@ -202,7 +222,7 @@ def _quick_operator(
                 if other_kind is not other_dtype:
                     return usual(left, right)
             elif other_kind.shape is not shape:
-                shape = common_shapes.get((shape, other_kind.shape))
+                shape = semantic.common_shape(shape, other_kind.shape)
                 # A product remembers how its factors were broadcast, and the order of pointers depends on it.
                 if shape is None or multiplies or method is add_to_pointer:
                     return usual(left, right)
