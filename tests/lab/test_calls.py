@@ -121,6 +121,7 @@ def test_inspect_prints_findings_and_writes_the_json_of_the_command() -> None:
     assert "<iframe" in found._repr_html_()
 
 
+@pytest.mark.usefixtures("forked")
 def test_inspect_runs_a_script(tmp_path: Path) -> None:
     script = tmp_path / "empty.py"
     script.write_text("import sys; print(sys.argv[1])")

@@ -201,12 +201,14 @@ def test_a_module_and_a_pytest_node_are_inspected(
     assert [kernel.name for kernel in found.kernels] == ["double_kernel"]
 
 
+@FORKED
 def test_error_without_a_message_names_its_line(tmp_path: Path) -> None:
     found = run(tmp_path, "def checked(x):\n    assert x > 1\n\nchecked(1)\n")
     assert found.ending.message.startswith("AssertionError at ")
     assert found.ending.message.endswith(":2: assert x > 1")
 
 
+@FORKED
 def test_long_loop_under_a_profiler_ends_early(tmp_path: Path) -> None:
     text = KERNEL + (
         "import triton.profiler as proton\n"
