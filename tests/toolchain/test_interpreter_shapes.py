@@ -186,7 +186,8 @@ def test_quick_operator_gives_what_tritons_front_end_gives(name: str) -> None:
         truths = [one > 0 for one in integers]
         pointers = [tl.tensor(TensorHandle(np.array([1 << 20], np.uint64), pointer), pointer)]
         pointers += [pointers[0] + one for one in integers]
-        others = [floats[0], floats[-1], truths[0], 2, 0.5, 0.0, tl.constexpr(3), None]
+        longs = [integers[0].to(tl.int64), integers[-1].to(tl.int64)]
+        others = [floats[0], floats[-1], truths[0], *longs, 2, 0.5, 0.0, tl.constexpr(3), None]
         for lefts in (floats, halves, integers, truths, pointers):
             for left, right in itertools.product(lefts, [*others, *(integers if lefts is pointers else lefts)]):
                 for _ in range(2):

@@ -191,7 +191,7 @@ def _quick_operator(
     semantic: Semantic, name: str, methods: dict[int, Callable[[Any, Any], Any]], usual: Callable[..., Any]
 ) -> Callable[[Any, Any], Any]:
     followed, tensor_class, block_class, plain = vars(semantic.builder), tl.tensor, tl.block_type, tl.dtype
-    constants, rules = semantic._constants, (True, name in _QUOTIENTS)
+    constants, promoted, rules = semantic._constants, semantic._promoted, (True, name in _QUOTIENTS)
     compares, adds, multiplies = name in _COMPARISONS, name == "add", name == "mul"
     add_to_pointer, bools = semantic.builder.create_addptr, tl.int1
 
@@ -207,7 +207,10 @@ def _quick_operator(
             if adds and (other_dtype is tl.int32 or other_dtype is tl.int64) and dtype.__class__ is not plain:
                 method = add_to_pointer
             elif other_dtype is not dtype:
-                return usual(left, right)
+                shared = promoted.get((dtype.name, other_dtype.name, rules)) if type(other_dtype) is plain else None
+                if shared is None:
+                    return usual(left, right)
+                return compute(semantic.cast(left, shared), semantic.cast(right, shared))
         else:
             number = constants.get((dtype.name, type(right), right, rules)) if _is_key(right) else None
             if number is None:
@@ -224,7 +227,7 @@ def _quick_operator(
             elif other_kind.shape is not shape:
                 shape = semantic.common_shape(shape, other_kind.shape)
                 # A product remembers how its factors were broadcast, and the order of pointers depends on it.
-                if shape is None or multiplies or method is add_to_pointer:
+                if shape is None or (multiplies and dtype.is_floating()) or method is add_to_pointer:
                     return usual(left, right)
         elif kind is not dtype:
             return usual(left, right)
