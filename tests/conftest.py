@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import logging
 import os
@@ -103,7 +104,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 def pytest_unconfigure() -> None:
     end_after(LONGEST_SECONDS["at the end"], STANDARD_ERROR)
-    gc.unfreeze()  # else Triton's bindings complain of what is left at the end
+    # Else Triton's bindings complain of what is left at the end. Not yet: pytest now collects garbage five times.
+    atexit.register(gc.unfreeze)
 
 
 @pytest.fixture(scope="session", autouse=True)
