@@ -59,7 +59,7 @@ def test_biases_of_all_layers() -> None:
     assert_same(leaves(1, bias=True), mask=torch.rand(1, LENGTH, LENGTH) > 0.3)
 
 
-@pytest.mark.parametrize("lead", [(), (2, 2)], ids=["no batch", "two batch dimensions"])
+@pytest.mark.parametrize("lead", [(), (1, 2)], ids=["no batch", "two batch dimensions"])
 def test_any_number_of_batch_dimensions(lead: tuple[int, ...]) -> None:
     assert_same(leaves(*lead), mask=torch.rand(LENGTH, LENGTH) > 0.3)
 

@@ -320,8 +320,7 @@ def test_layer_norm_that_nobody_trains_keeps_no_statistics() -> None:
     assert launch.arguments["statistics_ptr"] is None
 
 
-@pytest.mark.parametrize("expanded", [False, True])
-@pytest.mark.parametrize("columns", [3, 100, 129, 1000, 5000, 20000])
+@covering(columns=[3, 100, 129, 1000, 5000, 20000], expanded=[False, True])
 def test_rows_of_equal_elements_give_the_bias(columns: int, expanded: bool) -> None:
     """No rounding of the mean is left in registers, in chunks, or in blocks, which expanded rows take."""
     values = torch.cat([torch.tensor([1.0, -0.1, 1e-20, 3.3e4, -7.7e8]), torch.randn(27)])  # few have a rounded mean

@@ -17,7 +17,11 @@ from tilesmith.ops.triangle_attention import SPEC as TRIANGLE
 from tilesmith.spec import Inputs, Spec, is_differentiable
 from tilesmith.toolchain.compiler import Target, compile_kernel
 
+LATER = pytest.mark.slow
 WHERE = pytest.mark.parametrize("where", ["on_load", "stored"])
+# Both ways share all code but the loads of operands: each of the other features is tried with one of them first.
+ON_LOAD_FIRST = pytest.mark.parametrize("where", ["on_load", pytest.param("stored", marks=LATER)])
+STORED_FIRST = pytest.mark.parametrize("where", [pytest.param("on_load", marks=LATER), "stored"])
 # PyTorch's own single precision is off by 1.0e-7 to 1.7e-7 here; with any of the six products left out it is 2.1e-6.
 ALLOWED = 8e-7
 
@@ -56,37 +60,44 @@ def heads(queries: int, keys: int, *, batch: int = 2, group: int = 2, head: int 
     return {name: torch.randn(shape) for name, shape in shapes.items()}
 
 
-@WHERE
 class TestNothingIsLost:
     @pytest.mark.parametrize(
         ("keys", "described"), [(33, True), (16, False)], ids=["several blocks", "one, by pointers"]
     )
+    @WHERE
     def test_forward_and_gradients(self, where: str, keys: int, described: bool) -> None:
         assert_exact(where, SPEC, {**heads(33, keys, batch=1), "causal": True}, described=described)
 
+    @STORED_FIRST
     def test_of_several_blocks_by_pointers(self, where: str) -> None:
         assert_exact(where, SPEC, {**heads(17, 18, batch=1, group=1), "causal": True}, described=False)
 
+    @ON_LOAD_FIRST
     def test_where_one_block_holds_all_keys_but_does_not_make_dq(self, where: str) -> None:
         assert_exact(where, SPEC, heads(9, 13), with_dq=False)
 
     @pytest.mark.parametrize("head", [20, 64])
+    @ON_LOAD_FIRST
     def test_of_heads_of_other_sizes(self, where: str, head: int) -> None:
         assert_exact(where, SPEC, heads(17, 18, batch=1, group=1, head=head))
 
+    @STORED_FIRST
     def test_of_rows_before_heads_and_of_every_second_element(self, where: str) -> None:
         q, k, v = (torch.randn(2, 20, 2, 32)[..., ::2].transpose(1, 2) for _ in range(3))
         assert_exact(where, SPEC, {"q": q, "k": k, "v": v})
 
+    @ON_LOAD_FIRST
     def test_of_a_bias_a_mask_and_what_bends_scores(self, where: str) -> None:
         options = {"bias": torch.randn(2, 20, 24), "mask": torch.rand(2, 24) > 0.2, "softcap": 3.0}
         assert_exact(where, SPEC, {**heads(20, 24, group=1), **options, "dropout": 0.2, "seed": 1})
 
+    @STORED_FIRST
     def test_of_packed_sequences(self, where: str) -> None:
         starts = torch.tensor([0, 5, 5, 38, 40], dtype=torch.int32)
         q, k, v = torch.randn(40, 2, 16), torch.randn(40, 1, 16), torch.randn(40, 1, 16)
         assert_exact(where, PACKED, {"q": q, "k": k, "v": v, "cu_seqlens": starts, "causal": True})
 
+    @ON_LOAD_FIRST
     def test_of_a_grid(self, where: str) -> None:
         q, k, v = (torch.randn(2, 2, 18, 2, 16) for _ in range(3))
         inputs = {"q": q, "k": k, "v": v, "bias": torch.randn(2, 2, 18, 18), "mask": torch.rand(2, 2, 18) > 0.2}

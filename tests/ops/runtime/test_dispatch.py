@@ -279,9 +279,7 @@ def test_configuration_reaches_the_launch() -> None:
     assert launch.grid[0] >= 600 // 64
 
 
-@pytest.mark.parametrize(
-    "block_size", [1, pytest.param(16, marks=pytest.mark.slow), 64, pytest.param(8192, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("block_size", [*(pytest.param(size, marks=pytest.mark.slow) for size in (16, 64, 8192)), 1])
 def test_results_do_not_depend_on_the_configuration(spec: Spec, inputs: Inputs, block_size: int) -> None:
     with ts.use("interpret"), configured(BLOCK_SIZE=block_size, num_warps=1):
         torch.testing.assert_close(spec.op(**inputs), spec.reference(**inputs))
