@@ -184,11 +184,12 @@ def test_quick_operator_gives_what_tritons_front_end_gives(name: str) -> None:
     with language.in_place(), np.errstate(all="ignore"):
         floats, halves, integers = (operands(dtype) for dtype in (tl.float32, tl.bfloat16, tl.int32))
         truths = [one > 0 for one in integers]
+        copies = operands(tl.dtype("fp32"))  # as from libdevice: equal to tl.float32, and another object
         pointers = [tl.tensor(TensorHandle(np.array([1 << 20], np.uint64), pointer), pointer)]
         pointers += [pointers[0] + one for one in integers]
         longs = [integers[0].to(tl.int64), integers[-1].to(tl.int64)]
-        others = [floats[0], floats[-1], truths[0], *longs, 2, 0.5, 0.0, tl.constexpr(3), None]
-        for lefts in (floats, halves, integers, truths, pointers):
+        others = [floats[0], floats[-1], truths[0], *longs, copies[0], copies[-1], 2, 0.5, 0.0, tl.constexpr(3), None]
+        for lefts in (floats, halves, integers, truths, copies, pointers):
             for left, right in itertools.product(lefts, [*others, *(integers if lefts is pointers else lefts)]):
                 for _ in range(2):
                     quick = found(name, left, right)

@@ -210,7 +210,9 @@ def _quick_operator(
                 shared = promoted.get((dtype.name, other_dtype.name, rules)) if type(other_dtype) is plain else None
                 if shared is None:
                     return usual(left, right)
-                return compute(semantic.cast(left, shared), semantic.cast(right, shared))
+                one, another = semantic.cast(left, shared), semantic.cast(right, shared)
+                # libdevice gives results an equal dtype that is another object.
+                return compute(one, another) if one.dtype is another.dtype else usual(left, right)
         else:
             number = constants.get((dtype.name, type(right), right, rules)) if _is_key(right) else None
             if number is None:
