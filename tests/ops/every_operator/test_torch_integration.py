@@ -22,6 +22,7 @@ from tilesmith.lab.check import interpretable
 from tilesmith.ops.geglu import backward_with_output as geglu_backward
 from tilesmith.ops.gelu import backward_with_output as gelu_backward
 from tilesmith.ops.matmul.internal.sum_of_products import chosen_at_run_time, linear_product
+from tilesmith.ops.rms_norm import one_plus
 from tilesmith.ops.runtime.kernels import Kernels
 from tilesmith.ops.runtime.operator import Operator
 from tilesmith.ops.swiglu.operator import backward_with_output as swiglu_backward
@@ -108,6 +109,7 @@ INNER = {
     "attention_update_gated", "attention_update_projections_gradient", "chosen_linear",
     "chosen_sum_of_products",
     "layer_norm_branch_backward", "matmul_finish_gradient", "matmul_forward_with_addend",
+    "one_plus_add_rms_norm_forward", "one_plus_rms_norm_backward", "one_plus_rms_norm_forward",
     "outer_product_mean_few_backward",
     "outer_product_mean_few_forward", "outer_product_mean_epilogue", "outer_product_mean_scaled_transposed",
     "swiglu_backward_with_output", "geglu_backward_with_output", "gelu_backward_with_output",
@@ -151,6 +153,9 @@ def test_opcheck_accepts_kernels_that_others_call(monkeypatch: pytest.MonkeyPatc
     swiglu_backward(x, y, z)
     geglu_backward(x, y, z, "tanh")
     gelu_backward(x, y, "none")
+    one_plus.forward(x, y[0], 1e-6)
+    one_plus.sum_forward(x, y, z[0], 1e-6)
+    one_plus.backward(x, y, z, x[0], 1e-6, True)
     chosen_at_run_time(torch.randn(3, 4), torch.randn(4, 5))
     linear_product(torch.randn(2, 3, 4), torch.randn(5, 4))
     assert set(called) >= INNER
