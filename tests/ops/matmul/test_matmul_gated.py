@@ -55,6 +55,13 @@ def names_of(plans: list[Plan]) -> set[str]:
 APART = {"swiglu_forward_kernel", "swiglu_backward_kernel"}
 
 
+def test_block_runs_separate_kernels_where_no_fused_one_suits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The GPU tests put the same functions in place of both questions."""
+    for question in ("suits_forward", "suits_backward"):
+        monkeypatch.setattr(products, question, lambda *_: False)
+    assert launched_by_a_block() == APART
+
+
 class TestChoice:
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
     @pytest.mark.parametrize("sizes", [{}, {"rows": 8190, "columns": 8200, "depth": 2056}], ids=["whole", "odd"])

@@ -22,7 +22,7 @@ from tilesmith.ops.geglu import backward_with_output as geglu_backward
 from tilesmith.ops.geglu import geglu
 from tilesmith.ops.gelu import backward_with_output as gelu_backward
 from tilesmith.ops.gelu import gelu
-from tilesmith.ops.runtime.kernels import kernels, look
+from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.swiglu import gated_products as gated
 from tilesmith.ops.swiglu.operator import backward_with_output as swiglu_backward
 from tilesmith.ops.swiglu.operator import swiglu
@@ -212,11 +212,9 @@ def compute_gate_and_up(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     rows = x.reshape(-1, x.shape[-1])
     can_fuse = gate_bias is None and up_bias is None and activation in gated.FORWARD
-    given = rows, gate_weight, up_weight, activation
-    seen = look(given) if can_fuse else None  # one look for the answer and for the plan
-    if can_fuse and gated.suits_forward.with_look(seen, given[:3]):
+    if can_fuse and gated.suits_forward(rows, gate_weight, up_weight):
         wide = (*x.shape[:-1], gate_weight.shape[0])
-        gate, up, hidden = (one.view(wide) for one in gated.forward.with_look(seen, given))
+        gate, up, hidden = (one.view(wide) for one in gated.forward(rows, gate_weight, up_weight, activation))
     else:
         gate, up = linear(x, gate_weight, gate_bias), linear(x, up_weight, up_bias)
         hidden = _gated(gate, up, activation)
