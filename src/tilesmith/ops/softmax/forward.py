@@ -281,7 +281,7 @@ KERNELS = Kernels(
 
 
 # By the bytes of an element. Few warps, each with many loads in flight, are fastest: share of the copy limit on an H200
-# in bf16, 12000×7045 0.94 with 4 warps, 0.75 with 8; 8114×21127 0.93 by teams, 0.86 with 8 warps, 0.73 in blocks;
+# in bf16, 12000×7045 0.94 with 4 warps, 0.75 with 8; 8114×21127 0.90 by teams, 0.86 with 8 warps, 0.73 in blocks;
 # 2500×36001 0.89 by teams, 0.69 in blocks (`benchmarks/tuning/softmax_forward-h200.json`).
 HELD = {
     2: Held(warps=4, vectors=8, most_vectors=10, most_full=16, team_warps=4, team_vectors=10),

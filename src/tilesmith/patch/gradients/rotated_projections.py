@@ -79,4 +79,4 @@ class _Rotated(Function):
 
 
 rotated = applying(_Rotated)
-"""Return q, rotated k and v, [batch, heads, positions, head size] each; the arguments are those of `_Rotated`."""
+"""Return rotated q, rotated k, and v, [batch, heads, positions, head size] each. Arguments: those of `_Rotated`."""
