@@ -270,6 +270,20 @@ BREAKS = [
         "(keys <= queries + (n_keys - n_queries) + right + 1)",
         "tests/ops/attention/test_attention.py -k 'last_query_stands or both_are_as_long'",
     ),
+    Break(
+        "keys before the first that is attended to count as unmasked",
+        "ops/attention/device/tiles.py",
+        "all_begin = tl.maximum(all_begin, tl.cdiv(first, BLOCK_KEYS) * BLOCK_KEYS)",
+        "all_begin = tl.maximum(all_begin, first // BLOCK_KEYS * BLOCK_KEYS)",
+        "tests/ops/attention/test_attention.py -k TestPadding",
+    ),
+    Break(
+        "a mask with a hole counts as padding",
+        "ops/attention/device/tiles.py",
+        "has_hole = n_attended < last - first",
+        "has_hole = n_attended < 0",
+        "tests/ops/attention/test_attention.py -k TestPadding",
+    ),
     # Signs.
     Break(
         "silu's gradient subtracts the slope of its sigmoid",
@@ -678,8 +692,8 @@ BREAKS = [
     Break(
         "attention dq forgets the slope of the soft cap",
         "ops/attention/kernels/backward.py",
-        "            if softcap is not None:\n                dscores *= slope\n            if mask_ptr is not None:",
-        "            if mask_ptr is not None:",
+        "            if softcap is not None:\n                dscores *= slope\n            if mask_ptr is",
+        "            if mask_ptr is",
         "tests/ops/attention/test_attention.py -k soft_cap",
     ),
     Break(

@@ -96,6 +96,50 @@ class TestWhoSeesWhom:
         assert dk[1, :, 7].abs().min() > 0
 
 
+class TestPadding:
+    """Padding before or after a sequence is skipped: each member of the batch has its own."""
+
+    # From and to which key a mask lets through, of 75 keys in blocks of 16; a hole in the last but one.
+    ATTENDED: ClassVar = [(0, 75), (0, 48), (0, 41), (9, 75), (32, 75), (19, 50), (35, 38), (9, 70), (0, 0)]
+    HOLE = 7
+
+    def mask(self, keys: int = 75) -> Tensor:
+        mask = torch.zeros(len(self.ATTENDED), keys, dtype=torch.bool)
+        for member, (first, last) in zip(mask, self.ATTENDED, strict=True):
+            member[first:last] = True
+        mask[self.HOLE, 37] = False
+        return mask
+
+    @pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": (20, 3)}], ids=["full", "causal", "window"])
+    def test_agrees_with_the_reference(self, options: Any) -> None:
+        mask = self.mask()
+        assert_as_reference(tensors(20, 75, batch=len(mask), heads=1, group=1), mask=mask, **options)
+
+    def test_a_bias_and_dropout_agree_with_the_reference(self) -> None:
+        mask = self.mask()
+        options: dict[str, Any] = {
+            "mask": mask,
+            "bias": torch.randn(1, 20, 75),
+            "dropout": 0.2,
+            "seed": torch.tensor(3),
+        }
+        assert_as_reference(tensors(20, 75, batch=len(mask), heads=1, group=1), **options)
+
+    def test_values_of_padding_are_not_read(self) -> None:
+        mask = self.mask()
+        q, k, v = tensors(20, 75, batch=len(mask), heads=1, group=1)
+        right = gradients_of(attention, [q, k, v], mask=mask)
+        hidden = ~mask[:, None, :, None]
+        masked = gradients_of(attention, [q, k.masked_fill(hidden, INF), v.masked_fill(hidden, INF)], mask=mask)
+        torch.testing.assert_close(masked, right, rtol=0, atol=0)
+
+    def test_a_mask_of_more_keys_than_are_read_at_once(self) -> None:
+        mask = torch.ones(3, 1100, dtype=torch.bool)
+        mask[0, 1060:] = mask[1, :1030] = mask[2, 1050] = False
+        with ts.ops.configured(BLOCK_KEYS=128):
+            assert_as_reference(tensors(16, 1100, batch=3, heads=1, group=1), mask=mask)
+
+
 class TestQueriesThatSeeNothing:
     """Zeros, no gradient, no NaN."""
 

@@ -42,19 +42,20 @@ class Scoring(NamedTuple):
 def scored(products, tile, scoring, BIAS_DESCRIBED: tl.constexpr, EXACT: tl.constexpr):
     """Return the exponents of softmax as two factors, and the slope of the soft cap.
 
-    softmax takes 2^(scores · factor). Without bias and soft cap the factor is all that is left to do, and it fuses with
-    the subtraction of the maximum into one instruction. All sequences of a member of the batch share its bias.
+    softmax takes 2^(scores · factor). The factor fuses with the subtraction of the maximum into one instruction. All
+    sequences of a member of the batch share its bias.
     """
     if scoring.softcap is not None:
         fraction = tanh(products * (scoring.scale / scoring.softcap), EXACT)
-        scores = fraction * (scoring.softcap * LOG2_E)
+        scores = fraction
         slope = 1 - fraction * fraction
-        factor = 1.0
+        scale = scoring.softcap
     else:
         scores = products  # [rows, columns] of the tile
         slope = 1.0
-        # Not the number alone: in double precision it is a constant, which becomes float32 when returned or assigned.
-        factor = tl.full([], scoring.scale * LOG2_E, products.dtype)
+        scale = scoring.scale
+    # Not the number alone: in double precision it is a constant, which becomes float32 when returned or assigned.
+    factor = tl.full([], scale * LOG2_E, products.dtype)
     if scoring.bias_ptr is not None:
         strides = scoring.bias_strides
         if BIAS_DESCRIBED:
@@ -64,8 +65,8 @@ def scored(products, tile, scoring, BIAS_DESCRIBED: tl.constexpr, EXACT: tl.cons
             start += tl.cast(tile.key, tl.int64) * strides[3]
             exists = (tile.query + tile.rows < scoring.n_queries) & (tile.key + tile.columns < scoring.n_keys)
             bias = tl.load(start + (tile.rows * strides[2] + tile.columns * strides[3]), mask=exists, other=0.0)
-        scores = scores * factor + bias.to(products.dtype) * LOG2_E
-        factor = 1.0
+        scores = scores * tl.full([], scale, products.dtype) + bias.to(products.dtype)
+        factor = tl.full([], LOG2_E, products.dtype)
     return scores, factor, slope
 
 

@@ -17,6 +17,12 @@ NOT_SPECIALISED = (
 LSE, DELTA = tl.constexpr(0), tl.constexpr(1)
 """The rows of the statistics of a head: log₂ Σ 2^score, and δ = Σ over columns of do · o."""
 
+UNMASKED = tl.constexpr(1)
+"""The part of the keys that needs no check, see `parts_of_keys`."""
+
+MASK_AT_ONCE = tl.constexpr(1024)
+"""How many elements of a mask a program reads at once to find the keys that are attended to."""
+
 STATISTICS_UNIT = tl.constexpr(4)
 """A row of statistics has room for a multiple of 4 queries: TMA moves units of 16 bytes."""
 
@@ -306,6 +312,37 @@ def is_attended(mask_ptr, mask_strides, place, key, columns, n_keys):
     if len(place) == 2:
         start += tl.cast(place[1], tl.int64) * mask_strides[1]
     return tl.load(mask_ptr + start + columns * mask_strides[-1], mask=key + columns < n_keys, other=0) != 0
+
+
+@triton.jit
+def parts_of_keys(edges, mask_ptr, mask_strides, place, n_keys, BLOCK_KEYS: tl.constexpr):
+    """Return where each part of the keys begins, and where it ends, from the edges of `keys_seen`.
+
+    Parts 0 and 2 are to be checked against the window, the ends of the sequences and the mask. Part 1, UNMASKED, needs
+    no check. Part 3 needs only the mask, and is for masks with a hole: it takes the keys of part 1.
+    Padding before or after a sequence is in no part.
+    """
+    begin, all_begin, all_end, end = edges
+    unmasked_end = all_end
+    masked_end = all_begin
+    if mask_ptr is not None:
+        first = n_keys
+        last = 0
+        n_attended = 0
+        for start in tl.range(0, n_keys, MASK_AT_ONCE):
+            columns = tl.arange(0, MASK_AT_ONCE)
+            attended = is_attended(mask_ptr, mask_strides, place, start, columns, n_keys)  # [MASK_AT_ONCE]
+            first = tl.minimum(first, tl.min(tl.where(attended, start + columns, n_keys), axis=0))
+            last = tl.maximum(last, tl.max(tl.where(attended, start + columns + 1, 0), axis=0))
+            n_attended += tl.sum(attended.to(tl.int32), axis=0)
+        begin = tl.maximum(begin, first // BLOCK_KEYS * BLOCK_KEYS)
+        all_begin = tl.maximum(all_begin, tl.cdiv(first, BLOCK_KEYS) * BLOCK_KEYS)
+        all_end = tl.maximum(tl.minimum(all_end, last // BLOCK_KEYS * BLOCK_KEYS), all_begin)
+        has_hole = n_attended < last - first
+        unmasked_end = tl.where(has_hole, all_begin, all_end)
+        masked_end = tl.where(has_hole, all_end, all_begin)
+        end = tl.minimum(end, last)
+    return (begin, all_begin, all_end, all_begin), (all_begin, unmasked_end, end, masked_end)
 
 
 @triton.jit

@@ -33,6 +33,7 @@ from tilesmith.ops.attention.device.tiles import (
     DELTA,
     LSE,
     NOT_SPECIALISED,
+    UNMASKED,
     HeadRows,
     Statistics,
     block_of_program,
@@ -43,6 +44,7 @@ from tilesmith.ops.attention.device.tiles import (
     keys_seen,
     load_statistics,
     load_tile,
+    parts_of_keys,
     place_of,
     queries_that_see,
     query_place,
@@ -104,15 +106,20 @@ def attention_dq_kernel(
     dq = tl.zeros([BLOCK_QUERIES, BLOCK_HEAD], COMPUTE)  # [BLOCK_QUERIES, BLOCK_HEAD]
 
     edges = keys_seen(start, n_queries, n_keys, left, right, BLOCK_QUERIES, BLOCK_KEYS)
-    for part in tl.static_range(3):
-        for key in tl.range(edges[part], edges[part + 1], BLOCK_KEYS):
-            k = load_operand(k_rows, place, head // group, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3, part != 1)
-            v = load_operand(v_rows, place, head // group, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3, part != 1)
+    begins, ends = parts_of_keys(edges, mask_ptr, mask_strides, place, n_keys, BLOCK_KEYS)
+    for part in tl.static_range(3 if mask_ptr is None else 4):
+        for key in tl.range(begins[part], ends[part], BLOCK_KEYS):
+            k = load_operand(
+                k_rows, place, head // group, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3, part % 2 == 0
+            )
+            v = load_operand(
+                v_rows, place, head // group, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3, part % 2 == 0
+            )
             products = multiplied(q, transposed(k), None, COMPUTE, PRECISION)  # [BLOCK_QUERIES, BLOCK_KEYS]
             weights, slope = weighed(
                 products, ScoreTile(place, head, start, key, rows[:, None], columns[None, :]), scoring,
                 lse[:, None], None,
-                BIAS_DESCRIBED, len(q) == 3 or q[0].dtype == tl.float32, part != 1,
+                BIAS_DESCRIBED, len(q) == 3 or q[0].dtype == tl.float32, part % 2 == 0,
             )  # fmt: skip
             dweights = multiplied(doutput, transposed(v), None, COMPUTE, PRECISION)  # [BLOCK_QUERIES, BLOCK_KEYS]
             if seed_ptr is not None:
@@ -121,7 +128,7 @@ def attention_dq_kernel(
             dscores = weights * (dweights - delta[:, None])  # [BLOCK_QUERIES, BLOCK_KEYS]
             if softcap is not None:
                 dscores *= slope
-            if mask_ptr is not None:
+            if mask_ptr is not None and part != UNMASKED:
                 attended = is_attended(mask_ptr, mask_strides, place, key, columns[None, :], n_keys)
                 dscores = tl.where(attended, dscores, 0.0)
                 k = only_rows(k, is_attended(mask_ptr, mask_strides, place, key, columns[:, None], n_keys))
@@ -193,6 +200,8 @@ def attention_dkdv_kernel(
     # One loop over the heads of the group and their queries: two nested loops spill with tiles of this size.
     for part in tl.static_range(1 if WITH_DQ else 3):
         blocks = tl.cdiv(edges[part + 1] - edges[part], BLOCK_QUERIES)
+        if attended is not None and not WITH_DQ and dscores_ptr is None:  # keys that are all masked need no queries
+            blocks = tl.where(tl.max(attended.to(tl.int32)) == 0, 0, blocks)
         for index in tl.range(0, blocks * group):
             head = key_head
             query = edges[part] + index * BLOCK_QUERIES

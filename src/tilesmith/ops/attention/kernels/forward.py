@@ -25,6 +25,7 @@ from tilesmith.ops.attention.device.split_operands import (
 )
 from tilesmith.ops.attention.device.tiles import (
     NOT_SPECIALISED,
+    UNMASKED,
     block_of_program,
     dropout_stream,
     head_rows,
@@ -32,6 +33,7 @@ from tilesmith.ops.attention.device.tiles import (
     is_kept,
     is_seen,
     keys_seen,
+    parts_of_keys,
     place_of,
     query_place,
     rows_of_sequence,
@@ -77,25 +79,27 @@ def attention_forward_kernel(
     output = tl.zeros([BLOCK_QUERIES, BLOCK_HEAD], COMPUTE)  # [BLOCK_QUERIES, BLOCK_HEAD]
 
     edges = keys_seen(start, n_queries, n_keys, left, right, BLOCK_QUERIES, BLOCK_KEYS)
-    for part in tl.static_range(3):
-        for key in tl.range(edges[part], edges[part + 1], BLOCK_KEYS):
+    begins, ends = parts_of_keys(edges, mask_ptr, mask_strides, place, n_keys, BLOCK_KEYS)
+    for part in tl.static_range(3 if mask_ptr is None else 4):
+        for key in tl.range(begins[part], ends[part], BLOCK_KEYS):
             tile = ScoreTile(place, head, start, key, rows[:, None], keys[None, :])
             k = load_operand(
-                k_rows, place, head // group, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3, part != 1
+                k_rows, place, head // group, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3, part % 2 == 0
             )  # fmt: skip
             scores, factor = visible_scores(
-                q, k, tile, scoring, mask_ptr, mask_strides, COMPUTE, PRECISION, BIAS_DESCRIBED, part != 1
+                q, k, tile, scoring, None if part == UNMASKED else mask_ptr, mask_strides,
+                COMPUTE, PRECISION, BIAS_DESCRIBED, part % 2 == 0,
             )  # fmt: skip
             weights, shrink, largest, total = softmax_step(
-                scores, factor, largest, total, part != 1 or mask_ptr is not None or bias_ptr is not None
+                scores, factor, largest, total, part != UNMASKED or bias_ptr is not None
             )
             if seed_ptr is not None:
                 kept = is_kept(stream, tile.query + tile.rows, tile.key + tile.columns, drop_below)
                 weights = tl.where(kept, weights, 0.0)
             v = load_operand(
-                v_rows, place, head // group, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3, part != 1
+                v_rows, place, head // group, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3, part % 2 == 0
             )  # fmt: skip
-            if mask_ptr is not None:
+            if mask_ptr is not None and part != UNMASKED:
                 v = only_rows(v, is_attended(mask_ptr, mask_strides, place, key, keys[:, None], n_keys))
             output *= shrink[:, None]
             output = multiplied(operand_like(weights, v), v, output, COMPUTE, PRECISION)  # [BLOCK_QUERIES, BLOCK_HEAD]
@@ -178,9 +182,9 @@ def forward_config(problem: Problem, described: bool, split: bool) -> ForwardCon
         return _split_config(problem)
     queries, keys, warps, stages = _TILES[min(problem.q.element_bytes, 4), described][max(problem.head_block, 64)]
     if problem.has_light_scores and described:
-        # 76 µs for a triangle of 256 residues on an H200, 84 with half the queries, 92 with twice the keys. With a mask
-        # 79.7 in three stages, 82.3 in two; 512 residues 515 and 531.
-        queries, keys, warps, stages = 128, 32, 4, 2 if problem.mask is None else 3
+        # 385 µs for a triangle of 512 residues on an H200, 407 in two stages, 433 with half the queries, 437 with twice
+        # the keys and eight warps.
+        queries, keys, warps, stages = 128, 32, 4, 3
         if problem.gathers_bias:
             queries = 64  # the addresses of 128 queries fill the registers where rows are no multiple of 16 bytes
     elif not problem.is_plain:  # bias, mask, soft cap and dropout take registers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma
@@ -10,6 +11,9 @@ from tilesmith.ops.device.constants import LOG2_E
 from tilesmith.ops.device.hopper import GROUP_WARPS
 from tilesmith.ops.triangle_multiply.hopper.ring import TILE_BYTES, WIDTH, N, make_barriers
 from tilesmith.toolchain.gluon import fetch
+
+LARGEST_EXPONENT = gl.constexpr(60.0)  # of 2: σ(−41.6) is 9e-19
+PROPAGATE = gl.constexpr(tl.PropagateNan.ALL)
 
 
 @gluon.jit
@@ -106,9 +110,17 @@ def start_projection_gradient(left, right, weights, first, ACC: gl.constexpr):
 
 @gluon.jit
 def sigmoid(x):
-    """Return σ(x) as the square of 1 / √(1 + e⁻ˣ): a division takes many more instructions."""
-    root = gl.rsqrt(1 + gl.exp2(x * -LOG2_E))
-    return root * root
+    """Return σ(x) of a tile [64, 64]. Neighbours share a reciprocal: 1/a = b · 1/(a·b).
+
+    The special function unit is the bottleneck, and computes one and a half results an element, not two. A product of
+    two bottoms stays below 2¹²⁰. A NaN makes its neighbour a NaN.
+    """
+    exponent = gl.minimum(x * -LOG2_E, LARGEST_EXPONENT, propagate_nan=PROPAGATE)
+    even, odd = gl.split((1 + gl.exp2(exponent)).reshape([N, N // 2, 2]))  # [64, 32] each
+    inverse = gl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [even * odd], dtype=gl.float32, is_pure=True, pack=1
+    )
+    return gl.convert_layout(gl.join(odd * inverse, even * inverse).reshape([N, N]), x.type.layout)
 
 
 @gluon.jit
