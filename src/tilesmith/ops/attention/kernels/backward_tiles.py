@@ -59,8 +59,9 @@ def query_gradient_config(problem: Problem, described: bool, split: bool) -> Gra
     if problem.has_light_scores and described:
         # 84 µs for a triangle of 256 residues on an H200, 144 with twice the keys, 502 with half the queries.
         return replace(config, BLOCK_QUERIES=64, BLOCK_KEYS=32, num_warps=4, num_stages=3)
-    # Soft cap and dropout take registers.
-    return replace(config, BLOCK_QUERIES=min(config.BLOCK_QUERIES, 32), BLOCK_KEYS=32, num_warps=8)
+    # Soft cap and dropout take registers. With a mask and neither, eight warps spill 16 bytes on Ampere.
+    warps = 4 if problem.has_light_scores and problem.mask is not None else 8
+    return replace(config, BLOCK_QUERIES=min(config.BLOCK_QUERIES, 32), BLOCK_KEYS=32, num_warps=warps)
 
 
 def key_gradient_config(problem: Problem, described: bool, split: bool) -> GradientConfig:

@@ -190,6 +190,8 @@ def forward_config(problem: Problem, described: bool, split: bool) -> ForwardCon
     elif not problem.is_plain:  # bias, mask, soft cap and dropout take registers
         queries, keys, warps = min(queries, 64), min(keys, 32), 4 if problem.q.element_bytes == 2 else 8
         stages = min(stages, 2)
+        if problem.mask is not None and problem.q.element_bytes == 4 and not described:
+            stages = 1  # two spill on Ampere
         if problem.mask is not None and not problem.only_adds_to_scores:
             warps = 8  # four spill with all of these
     elif problem.queries <= 256 and problem.head_block <= 64:  # short sequences do not fill three stages

@@ -156,9 +156,11 @@ class SplitInTile(_ByPointers[InTileConfig]):
         """A larger tile splits and stores each element less often; loads of one element each need its registers."""
         if problem.on_hopper and problem.rows <= 16 and not problem.is_describable:
             # 2×9216×8193 on an H200: 99 µs, 130 by cuBLAS, 964 with tiles of 64.
+            depth = 64 if problem.depth > 32 else 32
             return InTileConfig(
-                num_warps=4, num_stages=3, BLOCK_M=16, BLOCK_N=64, BLOCK_K=64, split_k=0, programs_per_multiprocessor=2
-            )
+                num_warps=4, num_stages=3, BLOCK_M=16, BLOCK_N=64, BLOCK_K=depth, split_k=0,
+                programs_per_multiprocessor=2,
+            )  # fmt: skip
         if problem.columns <= 16 and shared_memory_kernel_takes(problem):
             # 16 columns leave a warpgroup little to multiply. Four times 2048×16×2048 on an H200: 30.6 µs, 32.2 by
             # `exact_shared`, 116 with tiles of 64.
