@@ -10,12 +10,14 @@ import random
 import signal
 import sys
 from collections.abc import Iterator
+from functools import cache
 
 # Before PyTorch is imported: tests run side by side, and threads of one that wait for each other slow down the next.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
+import typer.testing
 from triton import knobs
 
 from forked import forking
@@ -40,6 +42,9 @@ if not torch.cuda.is_available():
     # To seed a GPU at its first use, `torch.manual_seed` keeps the caller's stack for each vendor: a millisecond.
     for vendor in (torch.cuda, torch.xpu, torch.mtia):
         vars(vendor)["manual_seed_all"] = lambda seed: None
+
+# Typer would build all commands again for each one that a test invokes: 60 ms.
+vars(typer.testing)["_get_command"] = cache(typer.main.get_command)
 
 STANDARD_ERROR = 2
 LONGEST_SECONDS = {"fast": 600, "slow": 3600, "at the end": 120}

@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
+from tilesmith.toolchain.compiler import prepare
 from time_limits import end_after
 
 LONGEST_SECONDS = 300
@@ -38,6 +39,7 @@ def forking() -> Iterator[None]:
     """Programs of this Python that are started meanwhile are forks. Not beside a GPU, which a fork cannot use."""
     with pytest.MonkeyPatch.context() as changed:
         if not torch.cuda.is_available():
+            prepare()  # else each fork that compiles would hash the compiler's files
             context = multiprocessing.get_context("fork")
             changed.setattr(multiprocessing, "get_context", lambda method=None: context)
             changed.setattr(subprocess, "Popen", Popen)

@@ -97,7 +97,7 @@ def violations(source: str, module: str) -> list[str]:
             found.append(f"{module}:{line} imports {name}")
         if room != INTERNALS_ONLY_IN and is_internal(name):
             found.append(f"{module}:{line} imports {name}")
-    if room != INTERNALS_ONLY_IN and "triton" in source:
+    if room != INTERNALS_ONLY_IN and any(name in source for name in INTERNALS):
         found += [f"{module}:{line} uses {name}" for line, name in uses_of_internals(tree)]
     return found
 

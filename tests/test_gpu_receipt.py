@@ -90,8 +90,8 @@ def test_rerun_counts_what_passes_now_and_says_so() -> None:
     assert after["reruns"][0]["commit"] == "0123abc"
 
 
-def test_run_that_ends_without_a_report_counts_as_failed() -> None:
+def test_run_that_ends_without_a_report_counts_as_failed(tmp_path: Path) -> None:
     counts: Counter[str] = Counter()
     failures: list[str] = []
-    assert gpu_receipt._pytest(["--no-such-option"], counts, failures)
+    assert gpu_receipt._pytest([str(tmp_path), "--no-such-option"], counts, failures)  # without our conftest.py
     assert counts["failed"] == 1

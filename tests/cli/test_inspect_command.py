@@ -41,6 +41,7 @@ def good(tmp_path: Path) -> Path:
     return script
 
 
+@FORKED
 def test_a_good_kernel_is_described(good: Path, tmp_path: Path) -> None:
     result = run(good, "--json", tmp_path / "found.json")
     assert result.exit_code == 0, result.output

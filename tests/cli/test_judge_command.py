@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import tilesmith
 from tilesmith.cli import app
 
+pytestmark = pytest.mark.usefixtures("forked")
 ZOO = Path(__file__).parents[1] / "judge" / "zoo"
 TASK = ZOO / "tasks" / "softmax.py"
 PLAIN = ZOO / "honest" / "softmax" / "plain.py"

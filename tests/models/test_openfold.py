@@ -116,7 +116,8 @@ def test_rejects_unknown_version() -> None:
 
 
 def test_every_version_gives_the_same_logits_and_gradients() -> None:
-    found = parities(OpenFoldTask(SIZES), list(openfold.VERSION_NAMES), torch.float32, CPU, 2)
+    # One block: the versions differ inside a block, and their losses below are those of two.
+    found = parities(OpenFoldTask({**SIZES, "num_blocks": 1}), list(openfold.VERSION_NAMES), torch.float32, CPU, 2)
     for parity in found:
         assert parity.passed, parity
 

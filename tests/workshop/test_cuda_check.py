@@ -420,12 +420,10 @@ class TestWithNvcc:
     def test_cuda_error_is_part_of_the_message(self, silu: Exercise, tmp_path: Path, gpu: None) -> None:
         includes = tmp_path / "includes"
         shutil.copytree(cuda_check.INCLUDES, includes)
-        header = includes / "cuda_runtime.h"
-        succeeds = "cudaGetLastError() { return cudaSuccess; }"
+        header = includes / "host_functions.h"
+        succeeds = "const cudaError_t error = cudaPeekAtLastError();"
         assert succeeds in header.read_text()
-        header.write_text(
-            header.read_text().replace(succeeds, "cudaGetLastError() { return cudaErrorMemoryAllocation; }")
-        )
+        header.write_text(header.read_text().replace(succeeds, "const cudaError_t error = cudaErrorMemoryAllocation;"))
         script = Path(str(cuda_check.nvcc()))
         script.write_text(script.read_text().replace(str(cuda_check.INCLUDES), str(includes)))
         found = verdict(replace(silu, twin=None), tmp_path)  # the cases fail before anything is timed

@@ -118,6 +118,7 @@ def test_broken_candidate_has_a_reason(text: str, kind: str, stage: str, warm_ju
     assert verdict.reward.value <= 0.05
 
 
+@pytest.mark.usefixtures("forked")
 def test_operator_without_a_kernel_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "no_kernel.py"
     file.write_text(
@@ -277,6 +278,7 @@ def test_sources_for_nvrtc_leave_the_verdict_open(warm_judge: Judge, softmax: Ta
     assert verdict.reason.kind == "cuda-sources"
 
 
+@pytest.mark.usefixtures("forked")
 def test_guide_feeds_the_reason_back_until_a_candidate_passes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

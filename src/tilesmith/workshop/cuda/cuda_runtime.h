@@ -5,20 +5,17 @@
 // was allocated, and two threads that access the same address without a __syncthreads() between them.
 // A launch `kernel<<<grid, block>>>(…)` is not C++; the check rewrites it to `launch(kernel, grid, block)(…)`, and
 // `extern __shared__ float tile[];` to a pointer to the launch's dynamic shared memory.
+//
+// Every check of a file parses this header three times, so it does without <thread>, <functional>, <map> and <string>.
 #pragma once
 
+#include <pthread.h>
+
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
-#include <functional>
-#include <map>
-#include <mutex>
-#include <string>
-#include <thread>
 #include <vector>
 
 #include "accesses.h"
@@ -74,6 +71,34 @@ inline dim3 gridDim, blockDim;
 
 namespace tilesmith {
 
+struct Lock {
+    explicit Lock(pthread_mutex_t& mutex) : mutex(mutex) { pthread_mutex_lock(&mutex); }
+    ~Lock() { pthread_mutex_unlock(&mutex); }
+    pthread_mutex_t& mutex;
+};
+
+// Calls `work(number)` in as many system threads, and waits for all of them.
+template <typename Work> void run_in_threads(unsigned threads, const Work& work) {
+    struct Thread {
+        const Work* work;
+        unsigned number;
+        pthread_t id;
+    };
+    std::vector<Thread> running(threads);
+    for (unsigned number = 0; number < threads; ++number) {
+        running[number] = {&work, number, {}};
+        const auto run = [](void* given) -> void* {
+            const auto* mine = static_cast<const Thread*>(given);
+            return (*mine->work)(mine->number), nullptr;
+        };
+        if (pthread_create(&running[number].id, nullptr, run, &running[number])) {
+            std::fprintf(stderr, "this machine has no more threads\n");
+            std::_Exit(1);
+        }
+    }
+    for (const auto& thread : running) pthread_join(thread.id, nullptr);
+}
+
 // A barrier for the threads of a block. All of them must reach the same __syncthreads(), or the program ends.
 //
 // A woken thread does not lock the mutex again: the lock would order it after threads that have left in the meantime, and
@@ -85,7 +110,7 @@ class Barrier {
     void wait(const char* file, int line) {
         unsigned round;
         {
-            std::lock_guard lock(mutex_);
+            const Lock lock(mutex_);
             if (left_ || (arrived_ && line != line_)) stop(file, line);
             file_ = file;
             line_ = line;
@@ -96,7 +121,7 @@ class Barrier {
     }
 
     void leave() {
-        std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (arrived_) stop(file_, line_);
         ++left_;
     }
@@ -113,7 +138,7 @@ class Barrier {
         round_.notify_all();
     }
 
-    std::mutex mutex_;
+    pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
     const unsigned threads_;
     unsigned arrived_ = 0, left_ = 0;
     const char* file_ = "";
@@ -130,10 +155,13 @@ struct Counts {
     std::atomic<long> barriers = 0, atomics = 0;
     std::atomic<bool> added_to_unwritten = false;
     bool paused = false;
-    std::string run = std::getenv("TILESMITH_RUN") ? std::getenv("TILESMITH_RUN") : "0";
-    Counts() { unsetenv("TILESMITH_RUN"); }
+    char run[32] = "0";
+    Counts() {
+        if (const char* given = std::getenv("TILESMITH_RUN")) std::snprintf(run, sizeof run, "%s", given);
+        unsetenv("TILESMITH_RUN");
+    }
     ~Counts() {
-        std::printf("run %s cases=%ld alive=%ld launches=%ld copies=%ld\n", run.c_str(), cases, alive, launches, copies);
+        std::printf("run %s cases=%ld alive=%ld launches=%ld copies=%ld\n", run, cases, alive, launches, copies);
         std::printf("counts launches=%ld blocks=%ld threads=%ld barriers=%ld atomics=%ld copies=%ld "
                     "strided_copies=%ld copied_bytes=%ld async_copies=%ld pageable_copies=%ld streams=%ld "
                     "launches_without_stream=%ld implicit_waits=%ld\n",
@@ -156,15 +184,26 @@ inline Counts counts;
 inline Barrier* barrier = nullptr;
 inline char* dynamic_shared = nullptr;
 
+// A call that a stream makes later.
+struct Work {
+    virtual ~Work() = default;
+    virtual void run() const = 0;
+};
+template <typename Call> struct CallLater : Work {
+    explicit CallLater(Call call) : call(call) {}
+    void run() const override { call(); }
+    const Call call;
+};
 // The work of a stream begins only when somebody waits for the stream, as it may on a GPU. So a host that reads too early
 // reads old memory, and streams that rely on each other's order, which nothing promises, give wrong results.
 struct Stream {
-    std::deque<std::function<void()>> work;
+    std::vector<const Work*> work;
     void finish() {
         while (!work.empty()) {
-            const auto next = work.front();
-            work.pop_front();
-            next();
+            const Work* next = work.front();
+            work.erase(work.begin());
+            next->run();
+            delete next;
         }
     }
 };
@@ -173,10 +212,10 @@ inline void finish_streams() {
     for (auto stream = streams.rbegin(); stream != streams.rend(); ++stream) (*stream)->finish();
 }
 // What is done without a stream waits for all streams.
-inline void in_order(Stream* stream, std::function<void()> work) {
-    if (stream) return stream->work.push_back(std::move(work));
+template <typename Call> void in_order(Stream* stream, Call call) {
+    if (stream) return stream->work.push_back(new CallLater<Call>(call));
     finish_streams();
-    work();
+    call();
 }
 
 // A block begins with shared memory that no thread has written: large numbers, which a result shows.
@@ -188,7 +227,11 @@ inline void spoil_shared_memory() {
 
 // The host must not touch GPU memory. With the address sanitizer it cannot: the memory is poisoned outside of launches
 // and copies.
-inline std::map<void*, size_t> device_memory;
+struct Allocation {
+    void* start;
+    size_t bytes;
+};
+inline std::vector<Allocation> device_memory;
 inline void let_host_touch([[maybe_unused]] bool allowed) {
 #ifdef ADDRESS_SANITIZER
     for (const auto& [memory, bytes] : device_memory)
@@ -241,20 +284,17 @@ template <typename... Parameters> class Launch {
         counts.threads += threads;
         std::vector<Warp> warps((threads + 31) / 32);
         for (unsigned thread = 0; thread < threads; ++thread) warps[thread / 32].lanes |= 1u << thread % 32;
-        std::vector<std::thread> running;
-        for (unsigned thread = 0; thread < threads; ++thread)
-            running.emplace_back([=, this, &mine, &warps] {
-                blockIdx = block;
-                threadIdx = dim3(thread % block_.x, thread / block_.x % block_.y, thread / (block_.x * block_.y));
-                warp = &warps[thread / 32];
-                lane = thread % 32;
-                thread_begins();
-                kernel_(arguments...);
-                thread_ends(thread);
-                warp->left.fetch_or(1u << lane, std::memory_order_relaxed);
-                mine.leave();
-            });
-        for (auto& thread : running) thread.join();
+        run_in_threads(threads, [&](unsigned thread) {
+            blockIdx = block;
+            threadIdx = dim3(thread % block_.x, thread / block_.x % block_.y, thread / (block_.x * block_.y));
+            warp = &warps[thread / 32];
+            lane = thread % 32;
+            thread_begins();
+            kernel_(arguments...);
+            thread_ends(thread);
+            warp->left.fetch_or(1u << lane, std::memory_order_relaxed);
+            mine.leave();
+        });
         block_ends();
     }
 

@@ -2,6 +2,8 @@
 // this file.
 #pragma once
 
+#include <time.h>
+
 enum cudaError_t {
     cudaSuccess = 0,
     cudaErrorInvalidValue = 1,
@@ -16,6 +18,9 @@ enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cu
 namespace tilesmith {
 inline size_t memory_left = SIZE_MAX;
 inline long failed_allocations = 0;
+inline void forget(std::vector<Allocation>& allocations, const void* start) {
+    std::erase_if(allocations, [=](const Allocation& one) { return one.start == start; });
+}
 inline cudaError_t failed(cudaError_t error) { return last_error = error, error; }
 }  // namespace tilesmith
 
@@ -26,7 +31,7 @@ template <typename Element> cudaError_t cudaMalloc(Element** pointer, size_t byt
     if (posix_memalign(&memory, 256, bytes)) return cudaErrorMemoryAllocation;  // CUDA's own alignment
     std::memset(memory, 0x7e, bytes);  // nobody has written it: large numbers, which a result shows
     tilesmith::allocated(memory, bytes);
-    tilesmith::device_memory[memory] = bytes;
+    tilesmith::device_memory.push_back({memory, bytes});
     tilesmith::let_host_touch(false);
     *pointer = static_cast<Element*>(memory);
     return cudaSuccess;
@@ -37,7 +42,7 @@ inline cudaError_t cudaFree(void* pointer) {
     if (!pointer) return cudaSuccess;
     tilesmith::freed(pointer);
     tilesmith::let_host_touch(true);
-    tilesmith::device_memory.erase(pointer);
+    tilesmith::forget(tilesmith::device_memory, pointer);
     std::free(pointer);
     tilesmith::let_host_touch(false);
     return cudaSuccess;
@@ -72,21 +77,20 @@ inline cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, siz
 
 // Pinned host memory, which a GPU can copy while the host goes on.
 namespace tilesmith {
-inline std::map<const void*, size_t> pinned_memory;
+inline std::vector<Allocation> pinned_memory;
 inline bool is_pinned(const void* place) {
-    const auto after = pinned_memory.upper_bound(place);
-    if (after == pinned_memory.begin()) return false;
-    const auto& [start, bytes] = *std::prev(after);
-    return static_cast<const char*>(place) < static_cast<const char*>(start) + bytes;
+    for (const auto& [start, bytes] : pinned_memory)
+        if (place >= start && place < static_cast<const char*>(start) + bytes) return true;
+    return false;
 }
 }  // namespace tilesmith
 template <typename Element> cudaError_t cudaMallocHost(Element** pointer, size_t bytes) {
     *pointer = static_cast<Element*>(std::malloc(bytes));
-    return tilesmith::pinned_memory[*pointer] = bytes, cudaSuccess;
+    return tilesmith::pinned_memory.push_back({*pointer, bytes}), cudaSuccess;
 }
 inline cudaError_t cudaFreeHost(void* pointer) {
     tilesmith::finish_streams();
-    tilesmith::pinned_memory.erase(pointer);
+    tilesmith::forget(tilesmith::pinned_memory, pointer);
     return std::free(pointer), cudaSuccess;
 }
 
@@ -116,12 +120,12 @@ inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cud
 }
 
 // Launches and copies without a stream end before they return, so an event is a clock time.
-using cudaEvent_t = std::chrono::steady_clock::time_point;
+using cudaEvent_t = timespec;
 inline cudaError_t cudaEventCreate(cudaEvent_t*) { return cudaSuccess; }
-inline cudaError_t cudaEventRecord(cudaEvent_t& event) { return event = std::chrono::steady_clock::now(), cudaSuccess; }
+inline cudaError_t cudaEventRecord(cudaEvent_t& event) { return clock_gettime(CLOCK_MONOTONIC, &event), cudaSuccess; }
 inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t stop) {
-    *milliseconds = std::chrono::duration<float, std::milli>(stop - start).count();
+    *milliseconds = (stop.tv_sec - start.tv_sec) * 1e3f + (stop.tv_nsec - start.tv_nsec) * 1e-6f;
     return cudaSuccess;
 }
 

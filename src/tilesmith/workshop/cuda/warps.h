@@ -1,13 +1,14 @@
 // The 32 threads of a warp, and what they exchange without shared memory. Part of cuda_runtime.h, which includes this file.
 #pragma once
 
+#include <sched.h>
+
 #include <atomic>
 #include <bit>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <thread>
 #include <type_traits>
 
 namespace tilesmith {
@@ -49,7 +50,7 @@ inline uint32_t exchanged_word(unsigned mask, int place, int word, uint32_t bits
                 std::fprintf(stderr, "divergent shuffle at %s:%d\n", file, line);
                 std::_Exit(1);
             }
-            std::this_thread::yield();
+            sched_yield();
         }
     const bool answers = mask & warp->lanes & 1u << from;
     return answers ? static_cast<uint32_t>(boxes[from].load(std::memory_order_relaxed)) : 0x7e7e7e7eu;
