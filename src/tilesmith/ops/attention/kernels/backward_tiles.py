@@ -52,6 +52,8 @@ def query_gradient_config(problem: Problem, described: bool, split: bool) -> Gra
     """Return the default tiles of the kernel that computes dq. `split`: the kernel splits exact single precision."""
     if split:
         keys, stages = 64 if problem.is_plain else 32, 1 if problem.gathers_bias else 2
+        if problem.gathers_bias and problem.mask is not None:
+            keys = 16  # 32 spill 368 bytes
         return GradientConfig(num_warps=4, num_stages=stages, BLOCK_KEYS=keys, bf16x3=source_of_parts(problem))
     config = _config(_QUERY_TILES, problem, described)
     if problem.is_plain:
@@ -75,6 +77,8 @@ def key_gradient_config(problem: Problem, described: bool, split: bool) -> Gradi
         queries, warps = (32, 4) if problem.sequences * problem.heads > 256 else (64, 8)
         return GradientConfig(num_warps=warps, num_stages=2, BLOCK_QUERIES=queries, BLOCK_KEYS=128)
     config = _config(_KEY_TILES, problem, described)
+    if problem.packed and not described and problem.head_block <= 64:  # the starts of sequences take registers
+        config = replace(config, num_warps=4, num_stages=1)
     queries, keys = config.BLOCK_QUERIES, config.BLOCK_KEYS
     with_dq = problem.keys <= keys  # dq takes registers too
     if problem.is_plain and not with_dq:
