@@ -171,6 +171,7 @@ def test_length_beyond_cuequivariance() -> None:
         ({"kv_lengths": torch.ones(2, 3, 1, 1, 1, dtype=torch.int32), "mask": torch.ones(9)}, ValueError, "only one"),
         ({"kv_lengths": torch.ones(2, 3, dtype=torch.int32)}, ValueError, "kv_lengths is torch.int32 of shape"),
         ({"mask": torch.ones(2, 3, 2, 1, 9)}, ValueError, r"mask has shape \(2, 3, 2, 1, 9\), but must broadcast to"),
+        ({"mask": torch.ones(3, 9, 9)}, ValueError, r"mask has shape \(3, 9, 9\), but must broadcast to"),
         ({"bias": torch.ones(2, 1, 3, 9, 9)}, ValueError, r"bias has shape \(2, 1, 3, 9, 9\), but must broadcast to"),
         ({"bias": 1.0}, TypeError, "bias is a float, but must be a tensor"),
         ({"q": torch.ones(1, 2, 3, 2, 9, 8)}, ValueError, "q has shape"),

@@ -12,6 +12,9 @@ import pytest
 import torch
 from small_models import OPERATORS, assert_same, batch, config_of, counted_calls, found, model_of, transformers
 from torch import nn
+from torch._C._distributed_c10d import HashStore
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import tilesmith.patch
 import tilesmith.patch.parts.attention_registry
@@ -286,6 +289,32 @@ def test_rejects_unsupported_models() -> None:
         patch("llama")  # type: ignore[type-var]
     with pytest.raises(ValueError, match="before it is wrapped"):
         patch(torch.compile(model_of("llama")))  # type: ignore[type-var]
+
+
+def wrapped(wrapper: str) -> nn.Module:
+    inside = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 4))
+    if wrapper == "compile":
+        return torch.compile(inside)  # type: ignore[return-value]  # a module around the module
+    if wrapper == "PEFT":
+        peft = pytest.importorskip("peft")
+        return peft.PeftModel(inside, peft.LoraConfig(target_modules=["1"]))  # type: ignore[no-any-return]
+    if wrapper == "FSDP2":
+        return fully_shard(inside, mesh=init_device_mesh("cpu", (1,)))  # type: ignore[return-value]  # the module
+    return getattr(nn.parallel, wrapper)(inside)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("wrapper", ["DataParallel", "DistributedDataParallel", "FSDP2", "compile", "PEFT"])
+def test_rejects_wrappers_around_a_hand_written_model(wrapper: str) -> None:
+    torch.distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        model = wrapped(wrapper)
+        with pytest.raises(
+            ValueError, match=rf"model is a {type(model).__name__} around a model; .* inside the wrapper"
+        ):
+            patch(model)
+        del model
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_unpatch_and_report_reject_other_objects() -> None:

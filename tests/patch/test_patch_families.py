@@ -49,7 +49,7 @@ UNKNOWN: dict[str, tuple[str, dict[str, Any], set[str]]] = {
     "exaone4": ("Exaone4", {"sliding_window": 5}, ALL),
     "stablelm": ("StableLm", {}, ALL),
     "phi": ("Phi", {}, ALL),
-    "olmo": ("Olmo", {}, ALL - {"norm"}),
+    "olmo": ("Olmo", {}, ALL),
     "nemotron": ("Nemotron", {}, ALL - {"mlp"}),
     "seed_oss": ("SeedOss", {"residual_dropout": 0.0, "attention_dropout": 0.0}, ALL - {"mlp"}),
     "arcee": ("Arcee", {}, ALL - {"mlp"}),  # squared ReLU

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -157,8 +157,90 @@ def test_loss_and_gradients_of_a_hand_written_model_stay_the_same(style: str, dr
     model = patch(model_of(style, dropout))
     done = report(model)
     assert done.swapped == {"norm": 5, "mlp": 2}
-    assert set(done.left) == {"attention", "loss", "rotary"}
+    assert done.left == {
+        "loss": "in Model (1); only models of transformers get this part",
+        "attention": "in Attention (2); only models of transformers get this part",
+    }
+    assert "transformers:" not in str(done)
     assert_same(found(model), wanted, 2e-5)
     with ts.use("interpret"):
         assert_same(found(model), wanted, 2e-5)
     assert_same(found(unpatch(model)), wanted, 1e-12)
+
+
+class BareNorm(nn.Module):
+    """RMSNorm without a weight."""
+
+    def __init__(self, groups: int = 1) -> None:
+        super().__init__()
+        self.eps, self.groups = 1e-5, groups
+
+    def forward(self, x: Tensor) -> Any:
+        parts = x.view(*x.shape[:-1], self.groups, -1)
+        return (parts * torch.rsqrt(parts.pow(2).mean(-1, keepdim=True) + self.eps)).flatten(-2)
+
+
+class SquaredRelu(nn.Module):
+    def __init__(self, width: int = 40) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, width), nn.Linear(width, WIDTH)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.down(F.relu(self.up(x)).square())
+
+
+class Rope(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.roll(1, -1)
+
+
+def mixed_model() -> nn.Sequential:
+    torch.manual_seed(0)
+    bare = nn.LayerNorm(WIDTH, elementwise_affine=False)
+    known = nn.Sequential(BareNorm(), bare, nn.LayerNorm(WIDTH), Swiglu(0.0))
+    plain = nn.Sequential(nn.Linear(WIDTH, 40), nn.ReLU(), nn.Linear(40, WIDTH))
+    return nn.Sequential(known, BareNorm(groups=3), nn.GroupNorm(1, 5), nn.RMSNorm(WIDTH), SquaredRelu(), plain, Rope())
+
+
+def test_report_counts_every_norm_and_block_that_was_left() -> None:
+    model = patch(mixed_model())
+    done = report(model)
+    assert done.swapped == {"norm": 3, "mlp": 1}
+    norm, block = "RMSNorm or layer norm with a fixed epsilon", "a feed-forward block with SiLU or GELU"
+    other = "modules compute something else than"
+    assert done.left == {
+        "norm": f"1 of 2 BareNorm {other} {norm}, 1 of 1 GroupNorm {other} {norm}, 1 of 1 RMSNorm {other} {norm}",
+        "mlp": f"1 of 1 SquaredRelu {other} {block}, 1 of 1 Sequential {other} {block}",
+        "rotary": "in Rope (1); only models of transformers get this part",
+    }
+    assert "mlp left as is: 1 of 1 SquaredRelu" in str(done)
+    assert report(patch(mixed_model(), rotary=False, mlp=False)).left.keys() == {"norm"}
+
+
+def test_norms_without_a_weight_stay_the_same() -> None:
+    x = torch.randn(3, 5, WIDTH, generator=torch.Generator().manual_seed(1))
+    results: list[dict[str, Tensor]] = []
+    modes: tuple[Literal["torch", "interpret"], ...] = ("torch", "torch", "interpret")
+    for mode, model in zip(modes, (mixed_model(), patch(mixed_model()), patch(mixed_model())), strict=True):
+        given = x.clone().requires_grad_(True)
+        with ts.use(mode):
+            result = model(given)
+            result.square().sum().backward()
+        assert given.grad is not None
+        results.append({"result": result.detach(), "gradient": given.grad})
+    assert_same(results[1], results[0], 2e-5)
+    assert_same(results[2], results[0], 2e-5)
+
+
+def test_norm_without_a_weight_keeps_the_dtype_of_autocast() -> None:
+    class Wide(nn.LayerNorm):
+        """Layer norm that returns float32 under autocast, as PyTorch's does on GPUs."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            normal = super().forward(x)
+            return normal.float() if torch.is_autocast_enabled(x.device.type) else normal
+
+    model = patch(nn.Sequential(Wide(WIDTH, elementwise_affine=False)))
+    assert report(model).swapped == {"norm": 1}
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model(torch.ones(2, WIDTH, dtype=torch.bfloat16)).dtype == torch.float32

@@ -192,3 +192,15 @@ def test_tied_embedding_is_reported() -> None:
 def test_model_without_vocabulary_reports_its_loss_as_left() -> None:
     done = report_of(transformers.LlamaModel(model_of("llama").config))
     assert done.left == {"loss": "LlamaModel has no loss over a vocabulary"}
+
+
+@pytest.mark.parametrize("alibi", [True, False])
+def test_rotation_is_reported_only_for_models_that_rotate(alibi: bool) -> None:
+    sizes = {"vocab_size": 67, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    done = report_of(transformers.FalconForCausalLM(transformers.FalconConfig(**sizes, alibi=alibi)))
+    if alibi:
+        assert done.left["rotary"] == "FalconAttention does not rotate q and k"
+        assert "rotary" not in done.swapped
+        assert "rotary tables" not in done.fused
+    else:
+        assert done.swapped["rotary"] == 2

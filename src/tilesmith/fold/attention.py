@@ -43,6 +43,7 @@ def triangle_attention(
 
     Any strides, lengths and head sizes. Under autocast q, k and v are cast, and the bias keeps its dtype.
     """
+    shapes = {"q": tuple(q.shape), "k": tuple(k.shape), "v": tuple(v.shape)}
     q, k, v = (_five_dimensions(name, one) for name, one in (("q", q), ("k", k), ("v", v)))
     q, k, v = (_autocast(one) for one in (q, k, v))
     batch, rows, heads, queries, _ = q.shape
@@ -51,12 +52,12 @@ def triangle_attention(
     for name, one in (("k", k), ("v", v)):
         if one.shape != (*q.shape[:3], keys, q.shape[-1]):
             raise ValueError(
-                f"{NAME}: {name} has shape {tuple(one.shape)}, but must be [B, N, H, K, D] as q has "
-                f"{tuple(q.shape)} and k has {keys} keys"
+                f"{NAME}: {name} has shape {shapes[name]}, but must be [B, N, H, K, D] as q has "
+                f"{shapes['q']} and k has {keys} keys"
             )
     if bias is not None:
-        bias = _five_dimensions("bias", bias)
-        bias = _broadcast("bias", bias, (batch, rows if bias.shape[1] != 1 else 1, *wanted[2:]))
+        wide = _five_dimensions("bias", bias)
+        bias = _broadcast("bias", bias, (batch, rows if wide.shape[1] != 1 else 1, *wanted[2:]))
     if mask is not None and kv_lengths is not None:
         raise ValueError(f"{NAME}: mask and kv_lengths are given, but only one of them may be")
     seen = _seen_keys(mask, kv_lengths, wanted)  # [B, N, K]
@@ -73,11 +74,9 @@ def mask_to_kv_lengths(mask: Tensor) -> Tensor:
 
     Each row of the mask must be true first and false after. Waits for the GPU to check this.
     """
-    if mask.ndim > 5:
+    if mask.ndim > 5 or {*mask.shape[-3:-1]} - {1}:
         raise ValueError(f"mask_to_kv_lengths: mask has shape {tuple(mask.shape)}, but must be [B, N, 1, 1, K]")
     mask = mask[(None,) * (5 - mask.ndim)] != 0
-    if mask.shape[2:4] != (1, 1):
-        raise ValueError(f"mask_to_kv_lengths: mask has shape {tuple(mask.shape)}, but must be [B, N, 1, 1, K]")
     lengths = mask.sum(-1, keepdim=True, dtype=torch.int32)
     if not mask.is_meta and not torch.equal(mask, torch.arange(mask.shape[-1], device=mask.device) < lengths):
         raise ValueError("mask_to_kv_lengths: mask has a true element after a false one, so it is no padding")
@@ -142,7 +141,7 @@ def _seen_keys(mask: Tensor | None, kv_lengths: Tensor | None, wanted: tuple[int
         return torch.arange(keys, device=kv_lengths.device) < kv_lengths[:, :, 0, 0]
     if mask is None:
         return None
-    mask = _broadcast("mask", _five_dimensions("mask", mask), (batch, rows, 1, 1, keys))
+    mask = _broadcast("mask", mask, (batch, rows, 1, 1, keys))
     return (mask if mask.dtype == torch.bool else mask != 0)[:, :, 0, 0]
 
 
@@ -164,6 +163,7 @@ def _five_dimensions(name: str, one: Tensor) -> Tensor:
 
 
 def _broadcast(name: str, one: Tensor, wanted: tuple[int, ...]) -> Tensor:
-    if any(size not in (1, other) for size, other in zip(one.shape, wanted, strict=True)):
+    wide = _five_dimensions(name, one)
+    if any(size not in (1, other) for size, other in zip(wide.shape, wanted, strict=True)):
         raise ValueError(f"{NAME}: {name} has shape {tuple(one.shape)}, but must broadcast to {wanted}")
-    return one.expand(wanted)
+    return wide.expand(wanted)

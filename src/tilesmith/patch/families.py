@@ -107,6 +107,13 @@ FAMILIES = {
 """The families by their configurations' `model_type`. A model of another family is patched where it is recognised."""
 
 
+WRAPPERS = {
+    "DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine",
+    "OptimizedModule", "PeftModel",
+}  # fmt: skip
+"""The classes that wrap a model: `patch` takes the model inside, before it is wrapped."""
+
+
 def families_table() -> str:
     """Return the families as the table of docs/patch.md."""
     rows = [f"| {family.prefix} | `{name}` | {family.note} |" for name, family in FAMILIES.items()]
@@ -117,6 +124,8 @@ def family_of(model: object) -> Family:
     """Return the family of a model; TypeError or ValueError for a wrapper around a model, and for other objects."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"patch: model is a {type(model).__name__}, but must be a Hugging Face model")
+    if any(kind.__name__ in WRAPPERS for kind in type(model).__mro__):
+        raise _wrapped(model, "a model")
     model_type = getattr(getattr(model, "config", None), "model_type", None)
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
     if family is None:
@@ -124,11 +133,15 @@ def family_of(model: object) -> Family:
     if family is not None and isinstance(model, family.of("PreTrainedModel")):
         return family
     if any(_by_structure(module) for module in model.modules()):
-        raise ValueError(
-            f"patch: model is a {type(model).__name__} around a model of transformers; "
-            "patch a model before it is wrapped, or patch the model inside the wrapper"
-        )
+        raise _wrapped(model, "a model of transformers")
     return Family("", "", tried=True, known=False, foreign=True)
+
+
+def _wrapped(model: nn.Module, inside: str) -> ValueError:
+    return ValueError(
+        f"patch: model is a {type(model).__name__} around {inside}; "
+        "patch a model before it is wrapped, or patch the model inside the wrapper"
+    )
 
 
 def _by_structure(model: nn.Module) -> Family | None:

@@ -40,9 +40,10 @@ from tilesmith.patch.parts.attention_registry import (
 from tilesmith.patch.parts.decoder import counts_from_zero, options_reach_attention, with_default_positions
 from tilesmith.patch.parts.default_positions import why_tables_change, with_kept_tables
 from tilesmith.patch.parts.feed_forward import block_forward, recognised_block
+from tilesmith.patch.parts.hand_written import left_in, looks_like_block
 from tilesmith.patch.parts.loss import require_known_loss, standard_loss, why_logits, without_logits
 from tilesmith.patch.parts.masked_loss import masked_without_logits
-from tilesmith.patch.parts.norms import looks_like_norm, norm_form, norm_forward, settings_of
+from tilesmith.patch.parts.norms import is_named_norm, looks_like_norm, norm_form, norm_forward, settings_of
 from tilesmith.patch.parts.residual import layers_with_norms, norms_follow_branches, with_fused_residual
 from tilesmith.patch.parts.trials import has_same_loss
 from tilesmith.patch.report import Report, Swapped, UnknownCodeError
@@ -78,7 +79,7 @@ def patch(
     require_all("patch", dict.fromkeys(wanted, FLAG), **wanted)
     family = family_of(model)
     unpatch(model)
-    done = Report(type(model).__name__)
+    done = Report(type(model).__name__, foreign=family.foreign)
     with use("torch"):  # trials compare formulas, not the rounding of our kernels
         if family.foreign:
             return _patch_foreign(model, done, {name for name, one in wanted.items() if one})
@@ -106,10 +107,8 @@ def _patch_foreign(model: Model, done: Report, wanted: set[str]) -> Model:
     if "norm" in wanted:
         done.record_part("norm", _swap_tried_norms(model))
     if "mlp" in wanted:
-        blocks = _swap_recognised_blocks(model)
-        done.record_part("mlp", Swapped(blocks, None if blocks else "no module is recognised as a feed-forward block"))
-    for part in sorted(wanted - {"norm", "mlp"}):
-        done.left[part] = "it is recognised in models of transformers only"
+        done.record_part("mlp", _swap_recognised_blocks(model))
+    done.left |= {part: reason for part, reason in left_in(model).items() if part in wanted}
     if wanted & {"norm", "mlp"} and not done.swapped:
         raise ValueError(
             f"patch: model is a {type(model).__name__}, which is not a model of transformers "
@@ -163,32 +162,32 @@ def _patch_norms(model: nn.Module, family: Family, done: Report) -> None:
         layers = layers_with_norms(model)
         before = [layer for layer in layers if not norms_follow_branches(layer.forward)]
         if not before:
-            done.record_fusion("residual", Swapped(0, "the norms follow the branches"))
+            reason = "the norms follow the branches" if layers else "no layer has a norm with a weight"
+            done.record_fusion("residual", Swapped(0, reason))
         for layer in before:
             done.record_fusion("residual", _swap(model, layer, with_fused_residual(layer.forward, family.tried)))
 
 
 def _swap_tried_norms(model: nn.Module) -> Swapped:
     """Give every norm the forward of the form that computes the same; norms of one class may have several forms."""
-    count, reasons = 0, Counter[str]()
-    norms = [module for module in model.modules() if looks_like_norm(module)]
+    given: list[nn.Module] = []
+    skipped: dict[nn.Module, str] = {}
     forms: dict[Any, Callable[..., Any] | None] = {}
-    for norm in norms:
-        kind = settings_of(norm)
-        if kind not in forms:
+    for norm in model.modules():
+        kind = settings_of(norm) if looks_like_norm(norm) else None
+        if kind is not None and kind not in forms:
             forms[kind] = norm_form(norm)
-        form = forms[kind]
-        if form is None:
-            reasons[f"{type(norm).__name__} modules compute something else than RMSNorm or layer norm"] += 1
-        elif "forward" in vars(norm):
-            reasons[f"{type(norm).__name__} modules have a forward of their own"] += 1
-        else:
+        form = forms.get(kind)
+        if form is not None and "forward" not in vars(norm):
             _give(norm, form)
-            count += 1
-    if not norms:
-        reasons["modules look like a norm"] = 0
-    skipped = [f"{number or 'no'} {reason}" for reason, number in reasons.items()]
-    return Swapped(count, ", ".join(skipped) or None)
+            given.append(norm)
+        elif form is not None:
+            skipped[norm] = "have a forward of their own"
+        elif is_named_norm(norm) or (kind is not None and list(norm.parameters())):
+            skipped[norm] = "compute something else than RMSNorm or layer norm with a fixed epsilon"
+    if not given and not skipped:
+        return Swapped(0, "no modules look like a norm")
+    return Swapped(len(given), _counted_by_class(given, skipped))
 
 
 def has_own_forward(module: nn.Module, kind: type[nn.Module]) -> bool:
@@ -226,7 +225,8 @@ def _patch_attention_modules(model: nn.Module, family: Family, done: Report, *, 
         with done.fusion(name):
             require_projection(kind.forward, name)
             projections.append(name)
-    rotation = rotation_of(model, family, kind.forward) if rotary else None
+    rotates = family.rotates and not getattr(model.config, "alibi", False)
+    rotation = rotation_of(model, family, kind.forward) if rotary and rotates else None
     if rotation is rotary_of_halves and "q_norm" in names_in(kind.forward):
         with done.fusion(QK_NORM):
             if _norms_span_heads(model, kind):
@@ -244,31 +244,38 @@ def _patch_attention_modules(model: nn.Module, family: Family, done: Report, *, 
             tables = family.of(family.tables)
             kept = _swap(model, tables, with_kept_tables(tables.forward), why_tables_change)
             done.record_fusion("rotary tables", kept)
-    elif rotary and not family.rotates:
+    elif rotary and not rotates:
         done.left["rotary"] = f"{kind.__name__} does not rotate q and k"
     elif rotary:
         raise UnknownCodeError.of(kind.forward)
 
 
-def _swap_recognised_blocks(model: nn.Module) -> int:
-    """Give our forward to every module that computes a feed-forward block, whatever its names; return their number."""
-    count = 0
+def _swap_recognised_blocks(model: nn.Module) -> Swapped:
+    """Give our forward to every module that computes a feed-forward block, whatever its names."""
+    given: list[nn.Module] = []
+    skipped: dict[nn.Module, str] = {}
     for module in model.modules():
-        ours = None if "forward" in vars(module) else recognised_block(module)
+        own = "forward" in vars(module)
+        ours = None if own else recognised_block(module)
         if ours is not None:
             _give(module, ours)
-            count += 1
-    return count
+            given.append(module)
+        elif looks_like_block(module):
+            other = "compute something else than a feed-forward block with SiLU or GELU"
+            skipped[module] = "have a forward of their own" if own else other
+    if not given and not skipped:
+        return Swapped(0, "no modules look like a feed-forward block")
+    return Swapped(len(given), _counted_by_class(given, skipped))
 
 
 def _patch_feed_forward_blocks(model: nn.Module, family: Family, done: Report) -> None:
     try:
         _patch_named_blocks(model, family, done)
     except UnknownCodeError:
-        count = 0 if family.known else _swap_recognised_blocks(model)
-        if not count:
+        swapped = Swapped(0, None) if family.known else _swap_recognised_blocks(model)
+        if not swapped.modules:
             raise
-        done.record_part("mlp", Swapped(count, None))
+        done.record_part("mlp", swapped)
 
 
 def _patch_named_blocks(model: nn.Module, family: Family, done: Report) -> None:
@@ -379,3 +386,13 @@ def _counted(kind: type[nn.Module], total: int, reasons: Counter[str]) -> str | 
     """Return in words how many of all modules of a class were not swapped, and why; None where all were."""
     skipped = [f"{number} of {total} {kind.__name__} modules {reason}" for reason, number in reasons.items()]
     return ", ".join(skipped) or None
+
+
+def _counted_by_class(given: list[nn.Module], skipped: dict[nn.Module, str]) -> str | None:
+    """Return `_counted` for modules of several classes."""
+    totals = Counter(type(module) for module in (*given, *skipped))
+    reasons = [
+        _counted(kind, totals[kind], Counter(why for one, why in skipped.items() if type(one) is kind))
+        for kind in totals
+    ]
+    return ", ".join(filter(None, reasons)) or None

@@ -44,9 +44,10 @@ class Report:
     """What `patch` did to a model.
 
     A part is a switch of `patch`; `swapped` counts its modules that run our operators, and `left` says why a part, or
-    some of its modules, stay with transformers. A fusion is an optimisation inside a part (`FUSIONS`); `fused` and
+    some of its modules, stay as they are. A fusion is an optimisation inside a part (`FUSIONS`); `fused` and
     `not_fused` say the same of fusions. `unrecognised` names the parts and fusions that are missing because the
-    installed transformers is written differently; `patch` logs a warning about those.
+    installed transformers is written differently; `patch` logs a warning about those. `foreign` says that the model
+    is not transformers' own.
     """
 
     model: str
@@ -55,10 +56,12 @@ class Report:
     fused: dict[str, int] = field(default_factory=dict)
     not_fused: dict[str, str] = field(default_factory=dict)
     unrecognised: list[str] = field(default_factory=list)
+    foreign: bool = False
 
     def __str__(self) -> str:
         lines = [f"{self.model}: {_counted(self.swapped)} by Tilesmith", f"fused: {_counted(self.fused)}"]
-        lines += [f"{part} left to transformers: {reason}" for part, reason in self.left.items()]
+        where = "as is" if self.foreign else "to transformers"
+        lines += [f"{part} left {where}: {reason}" for part, reason in self.left.items()]
         return "\n".join(lines + [f"{fusion} not fused: {reason}" for fusion, reason in self.not_fused.items()])
 
     @contextmanager

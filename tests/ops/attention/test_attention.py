@@ -457,6 +457,7 @@ class TestBadInput:
             ),
             ({"mask": torch.ones(2, 9)}, ValueError, r"mask has shape \(2, 9\), but must be boolean \[batch, keys\]"),
             ({"mask": torch.ones(2, 9, dtype=torch.int64)}, TypeError, "mask has dtype int64, but must be bool"),
+            ({"mask": torch.ones(1, 9, dtype=torch.int64)}, TypeError, "mask has dtype int64, but must be bool"),
             ({"mask": torch.ones(3, 1, 1, 9) > 0}, ValueError, r"mask has shape \(3, 1, 1, 9\), but must be boolean"),
             ({"mask": (torch.ones(9, 9) > 0).to("meta")}, ValueError, "mask is on meta, but q is on cpu"),
             ({"mask": [True]}, TypeError, "mask is a list, but must be a tensor"),

@@ -23,10 +23,10 @@ def with_simple_mask(q: Tensor, k: Tensor, bias: Tensor | None, mask: Tensor | N
 
     A boolean mask of two dimensions is [batch, keys] where it has that shape, else [queries, keys].
     """
-    if mask is None:
+    is_boolean = mask is not None and mask.dtype == torch.bool
+    if mask is None or not (is_boolean or mask.is_floating_point()):
         return bias, mask
     scores = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-    is_boolean = mask.dtype == torch.bool
     if is_boolean and tuple(mask.shape) == (scores[0], scores[3]):
         return bias, mask
     bias_fits = bias is None or (fits(bias, scores) and bias.shape[-1:] == k.shape[2:3])

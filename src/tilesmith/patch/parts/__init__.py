@@ -12,4 +12,5 @@ Files, in reading order:
 - `feed_forward.py`: feed-forward blocks.
 - `loss.py`: the loss without logits.
 - `masked_loss.py`: the same for models of masked tokens.
+- `hand_written.py`: what looks like a part in models that are not transformers' own, for the report.
 """

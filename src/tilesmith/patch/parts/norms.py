@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -119,25 +120,49 @@ def centred_scale_of_one(norm: Any) -> tuple[Tensor, Tensor | None, float]:
     return one_plus(norm.weight), getattr(norm, "bias", None), eps_of(norm)
 
 
+def bare_norm(self: Any, hidden_states: Tensor) -> Tensor:
+    """RMSNorm without a weight."""
+    return _without_weight(rms_norm, self, hidden_states)
+
+
+def bare_centred_norm(self: Any, hidden_states: Tensor) -> Tensor:
+    """Layer norm without a weight (OLMo)."""
+    return _without_weight(layer_norm, self, hidden_states)
+
+
+def _without_weight(operator: Callable[..., Tensor], norm: Any, x: Tensor) -> Tensor:
+    if not x.is_meta and torch.is_autocast_enabled(x.device.type):
+        theirs: Tensor = type(norm).forward(norm, x)  # PyTorch's layer norm returns float32 there
+        return theirs
+    return operator(x, weight=None, eps=eps_of(norm))
+
+
+BARE_FORMS = (bare_norm, bare_centred_norm)
+"""The forms of norms without parameters."""
 FORMS = (
     plain_norm, plain_norm_in_dtype, gemma_norm, centred_norm, centred_norm_in_dtype, centred_norm_of_one,
 )  # fmt: skip
 
 
 def looks_like_norm(module: Any) -> bool:
-    """Return whether a module has a weight for each feature, perhaps a bias, an epsilon, and nothing else."""
+    """Return whether a module has an epsilon, perhaps a weight and a bias for each feature, and nothing else."""
     parameters = dict(module.named_parameters())
     has_eps = eps_of(module) > 0
-    is_vector = "weight" in parameters and all(one.ndim == 1 for one in parameters.values())
+    is_vector = not parameters or ("weight" in parameters and all(one.ndim == 1 for one in parameters.values()))
     alone = not list(module.children()) and not list(module.buffers())
     return has_eps and is_vector and alone and parameters.keys() <= {"weight", "bias"}
+
+
+def is_named_norm(module: Any) -> bool:
+    """Return whether a module without others inside calls itself a norm."""
+    return re.search("norm(?!al)", type(module).__name__, re.IGNORECASE) is not None and not list(module.children())
 
 
 def settings_of(norm: Any) -> tuple[Any, ...]:
     """Return what decides a norm's form: its class, its columns and its own attributes; equal for equal norms."""
     own = ((name, one) for name, one in vars(norm).items() if not name.startswith("_") and name != "training")
     plain = ((name, one if isinstance(one, bool | int | float | str | tuple) else id(one)) for name, one in own)
-    return (type(norm), norm.weight.shape, *sorted(plain))
+    return (type(norm), getattr(getattr(norm, "weight", None), "shape", None), *sorted(plain))
 
 
 def norm_form(module: Any) -> Callable[..., Tensor] | None:
@@ -151,16 +176,24 @@ def norm_form(module: Any) -> Callable[..., Tensor] | None:
         return None
     try:
         plain = copy.deepcopy(module).to(device="cpu")
-        return next((form for form in FORMS if _norms_the_same(form, theirs, plain)), None)
+        sizes = _columns_of(plain)
+        forms = FORMS if list(plain.parameters()) else BARE_FORMS
+        return next((form for form in forms if all(_norms_the_same(form, theirs, plain, one) for one in sizes)), None)
     except Exception:  # code of any kind
         return None
 
 
-def _norms_the_same(form: Callable[..., Tensor], theirs: Callable[..., Tensor], norm: Any) -> bool:
+def _columns_of(norm: Any) -> tuple[int, ...]:
+    """Return the numbers of columns to try a norm on: two without a weight, where groups of columns might be normed."""
+    if list(norm.parameters()):
+        return (norm.weight.shape[0],)
+    return tuple(getattr(norm, "normalized_shape", ())) or (24, 35)
+
+
+def _norms_the_same(form: Callable[..., Tensor], theirs: Callable[..., Tensor], norm: Any, columns: int) -> bool:
     generator = torch.Generator().manual_seed(0)
     for parameter in norm.parameters():
         parameter.requires_grad_(True).data = 0.7 + 0.3 * torch.randn(parameter.shape, generator=generator)
-    columns = norm.weight.shape[0]
     single, half = torch.float32, torch.bfloat16
     for scale, training, of_x, of_weight in (
         (1.0, True, single, single), (0.3 * eps_of(norm) ** 0.5, False, single, single), (1e3, False, single, single),
