@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 import tilesmith
 from tilesmith.cli import app
+from tilesmith.cli.terminal import console
 
 pytestmark = pytest.mark.usefixtures("forked")
 ZOO = Path(__file__).parents[1] / "judge" / "zoo"
@@ -33,6 +35,43 @@ def test_judge_writes_json_and_page(tmp_path: Path) -> None:
     assert "plain: pass" in ended.output
     assert json.loads((tmp_path / "a.json").read_text())["outcome"] == "pass"
     assert "Judged: softmax" in (tmp_path / "a.html").read_text()
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_facts_of_kernels_are_whole_on_a_narrow_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "width", columns)
+    lines = run(TASK, PLAIN, "--seed", 5, "--no-times", "--dtype", "float32").output.splitlines()
+    assert not [line for line in lines if "…" in line]
+    start = next(place for place, line in enumerate(lines) if " launch" in line)
+    heading = next(place for place, line in enumerate(lines) if line.startswith("target"))
+    words = " ".join(line.strip() for line in lines[start:heading])
+    assert re.fullmatch(r"softmax_kernel: 1 launch, .* moved, .* sectors \(.* ideal\), bound by \w+", words)
+    assert lines[heading].split() == ["target", "registers", "spilled", "occupancy", "least", "µs"]
+    assert [line.split()[0] for line in lines[heading + 1 : heading + 3]] == ["cuda:90", "hip:gfx942"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("def f(:\n", "candidate: fail at loads: syntax error: invalid syntax (candidate.py:1)"),
+        ("import torch\n", "candidate: fail at loads: the candidate defines no function named softmax or"),
+        ("def softmax(x):\n    raise NotImplementedError\n", "] NotImplementedError (candidate.py:2)"),
+    ],
+)
+def test_reason_names_its_place_once(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "candidate.py").write_text(text)
+    ended = run(TASK, tmp_path / "candidate.py", "--seed", 5, "--no-times", "--dtype", "float32")
+    last = ended.output.splitlines()[-1]
+    assert words in last
+    assert last.count("candidate.py:") == words.count("candidate.py:")
+
+
+def test_file_that_cannot_be_split_gets_advice(tmp_path: Path) -> None:
+    file = tmp_path / "task.py"
+    file.write_text("SPEC = Spec(name='f', op=Module().forward, reference=f)\n")
+    assert "define a function at the top level that calls it" in run(file).output
+    file.write_text("def f(:\n")
+    assert run(file).output.strip().endswith("task.py:1: syntax error: invalid syntax")
 
 
 def test_judge_fails_a_cheat_with_its_reason() -> None:

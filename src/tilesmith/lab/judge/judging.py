@@ -173,8 +173,8 @@ class _Judgement:
         try:
             parsed(self._candidate.files[main])
         except UNREADABLE as error:
-            line = getattr(error, "lineno", None)
-            raise Failure(Reason("syntax-error", "loads", f"syntax error: {error}", file=main, line=line)) from None
+            line, what = getattr(error, "lineno", None), getattr(error, "msg", error)
+            raise Failure(Reason("syntax-error", "loads", f"syntax error: {what}", file=main, line=line)) from None
 
     def _prepare_builds(self) -> None:
         """Let a candidate build its extensions if nvcc and a GPU are present."""

@@ -99,7 +99,8 @@ class Recorder:
         if "error" in answer:
             known = {"NoFunction": "no-function", "SyntaxError": "syntax-error"}
             kind = known.get(str(answer.get("kind")), "import-error")
-            raise Failure(Reason(kind, "loads", str(answer["error"])[:500], _LOAD_ADVICE.get(kind, "")))
+            message = str(answer["error"]).removeprefix("NoFunction: ")[:500]
+            raise Failure(Reason(kind, "loads", message, _LOAD_ADVICE.get(kind, "")))
         self.own_parameters = answer.get("bound") is not True
         self.asked = _names(answer)
 

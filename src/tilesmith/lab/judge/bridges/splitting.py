@@ -28,7 +28,9 @@ def split(text: str, where: str) -> Parts:
     """Split the text of a file. Raises TaskError where SPEC is not a plain call with names."""
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError) as error:
+    except SyntaxError as error:
+        raise TaskError(f"{where}:{error.lineno}: syntax error: {error.msg}") from None
+    except ValueError as error:
         raise TaskError(f"{where}: syntax error: {error}") from None
     spec = next((node for node in tree.body if isinstance(node, ast.Assign) and _targets(node) == {"SPEC"}), None)
     if spec is None or not isinstance(spec.value, ast.Call):
@@ -36,7 +38,10 @@ def split(text: str, where: str) -> Parts:
     arguments = {one.arg: one.value for one in spec.value.keywords}
     operator, reference = arguments.get("op"), arguments.get("reference")
     if not isinstance(operator, ast.Name) or reference is None:
-        raise TaskError(f"{where}: op of SPEC is not the name of a function, so the judge cannot split the file")
+        raise TaskError(
+            f"{where}: op of SPEC is not the name of a function, so the judge cannot split the file; define a function "
+            "at the top level that calls it, and give its name as op"
+        )
     of_task = {name for key, value in arguments.items() if key not in _OF_THE_CANDIDATE for name in _names(value)}
     of_task |= set(_names(spec.value.func))
     spec.value.keywords = [

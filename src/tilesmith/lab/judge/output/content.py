@@ -35,6 +35,7 @@ def placed(reason: Json) -> str:
     case = ", ".join(one for one in (reason["case"], reason["dtype"], reason["layout"]) if one)
     sizes = ", ".join(f"{name}={size}" for name, size in reason["sizes"].items())
     line = f" ({reason['file']}:{reason['line']})" if reason["file"] and reason["line"] else ""
+    line = "" if line in reason["message"] else line
     program = f", program {tuple(reason['program'])}" if reason["program"] else ""
     return f"{f'[{case}; {sizes}] ' if case else ''}{reason['message']}{line}{program}"
 
@@ -54,7 +55,7 @@ def sections(verdict: Json) -> list[Section]:
         lead = f"Without a GPU, for the case {case}: counted in the interpreter, compiled, and predicted."
         if case is None:
             lead = "What the CUDA driver says about the compiled kernels."
-        found.append(Section("Kernels", lead, [_kernels(verdict), *_advice(verdict)]))
+        found.append(Section("Kernels", lead, [*_kernels(verdict), *_advice(verdict)]))
     if verdict["times"]:
         lead = "On a GPU, on inputs that change before every replay; outputs verified after the clock stopped."
         found.append(Section("Times", lead, [_times(verdict["times"])]))
@@ -144,27 +145,39 @@ def _stages(verdict: Json) -> Table:
     return Table("", [Column("stage"), Column("state"), Column("meaning", "prose")], rows)
 
 
-def _kernels(verdict: Json) -> Table:
+def _kernels(verdict: Json) -> list[Block]:
+    """Return a table for each kernel: what it moves in the caption, a row for each target."""
     columns = [
-        Column("kernel"), Column("launches", "number"), Column("target"), Column("bytes", "number"),
-        Column("sectors / ideal", "number"), Column("registers", "number"),
-        Column("spilled", "number"), Column("occupancy", "number"), Column("least µs", "number"), Column("bound"),
+        Column("target"), Column("registers", "number"), Column("spilled", "number"), Column("occupancy", "number"),
+        Column("least µs", "number"),
     ]  # fmt: skip
-    rows = []
+    tables: list[Block] = []
     for kernel in verdict["kernels"]:
+        rows = []
         for target, facts in kernel.get("targets", {}).items():
             occupancy, predicted = facts["occupancy"], facts["predicted_us"]
             rows.append(
                 [
-                    Cell(kernel["name"]), Cell(str(kernel["launches"])), Cell(target),
-                    Cell(in_bytes(kernel["bytes"]) if "bytes" in kernel else "–"),
-                    Cell(f"{_number(kernel.get('sectors'))} / {_number(kernel.get('ideal_sectors'))}"),
-                    Cell(str(facts["registers"])), Cell(str(facts["spill_bytes"])),
+                    Cell(target), Cell(str(facts["registers"])), Cell(str(facts["spill_bytes"])),
                     Cell("–" if occupancy is None else f"{occupancy:.0%}"),
-                    Cell("–" if predicted is None else f"{predicted:.2g}"), Cell(kernel.get("bound", "–")),
+                    Cell("–" if predicted is None else f"{predicted:.2g}"),
                 ]
             )  # fmt: skip
-    return Table("", columns, rows)
+        tables.append(Table(_moved(kernel), columns, rows))
+    return tables
+
+
+def _moved(kernel: Json) -> str:
+    """Return a kernel's launches, bytes and sectors, and what bounds it, in words."""
+    count = kernel["launches"]
+    words = [f"{kernel['name']}: {count} launch{'' if count == 1 else 'es'}"]
+    if "bytes" in kernel:
+        words.append(f"{in_bytes(kernel['bytes'])} moved")
+    if kernel.get("sectors") is not None:
+        words.append(f"{kernel['sectors']:,} sectors ({_number(kernel.get('ideal_sectors'))} ideal)")
+    if "bound" in kernel:
+        words.append(f"bound by {kernel['bound']}")
+    return ", ".join(words)
 
 
 def _number(value: int | None) -> str:
