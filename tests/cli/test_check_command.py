@@ -103,6 +103,15 @@ class TestRight:
         assert result.exit_code == 0
         assert "[bold]x is 5\n" in result.output
 
+    def test_file_that_prints_much_is_cut(self, tmp_path: Path) -> None:
+        much = "    print('y' * 6_000)\n    return x * 2"
+        result = checked(written(tmp_path, SIMPLE.replace("    return x * 2", much)))
+        assert result.exit_code == 0
+        *printed, cut, summary, _ = result.output.splitlines()
+        assert [len(line) for line in printed] == [6_000, 3_999]
+        assert re.fullmatch(r"… and [\d,]+ more characters that the operator's code printed", cut)
+        assert summary.startswith("double: right")
+
 
 class TestWrong:
     @pytest.fixture

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # A wrong kernel mostly fails everywhere; more lines would push the first ones off the screen.
 MOST_LINES = 10
+# Of what the code of one operator prints, in characters: a hundred lines.
+MOST_PRINTED = 10_000
 
 
 def check(
@@ -85,6 +87,7 @@ class _Run:
         self._spec: check_child.Started | None = None
         self._trying: check_child.Trying | None = None
         self._of_spec: list[Result] = []
+        self._printed = 0
 
     def results(self) -> list[Result]:
         """Run everything. A child that dies ends the checks of its spec; the next spec gets a new child."""
@@ -112,8 +115,7 @@ class _Run:
 
         match message:
             case Printed(text):
-                sys.stdout.write(text)
-                sys.stdout.flush()
+                self._forward(text)
             case check_child.Unusable(text):
                 self._progress.stop()
                 refuse(text)
@@ -134,6 +136,14 @@ class _Run:
                 self._summarise()
             case _:
                 self._died("sent what `check` does not send")
+
+    def _forward(self, text: str) -> None:
+        """Print what the operator's code prints, up to `MOST_PRINTED` characters."""
+        room = MOST_PRINTED - self._printed
+        self._printed += len(text)
+        if room >= 0:
+            sys.stdout.write(text if len(text) <= room else f"{text[:room]}\n")
+            sys.stdout.flush()
 
     def _died(self, reason: str) -> None:
         """Note the end of a child as the verdict on its trial."""
@@ -157,6 +167,9 @@ class _Run:
             console.print(_line(result), soft_wrap=True)
 
     def _summarise(self) -> None:
+        if self._printed > MOST_PRINTED:
+            console.print(f"… and {self._printed - MOST_PRINTED:,} more characters that the operator's code printed")
+        self._printed = 0
         failures = sum(not one.passed for one in self._of_spec)
         if failures > MOST_LINES:
             console.print(f"… and {failures - MOST_LINES} more; --json FILE writes all of them")
