@@ -217,6 +217,11 @@ def test_report_counts_every_norm_and_block_that_was_left() -> None:
     assert report(patch(mixed_model(), rotary=False, mlp=False)).left.keys() == {"norm"}
 
 
+def test_report_lists_no_part_that_the_model_does_not_have() -> None:
+    done = report(patch(nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH))))
+    assert (done.swapped, done.left) == ({"norm": 1}, {})
+
+
 def test_norms_without_a_weight_stay_the_same() -> None:
     x = torch.randn(3, 5, WIDTH, generator=torch.Generator().manual_seed(1))
     results: list[dict[str, Tensor]] = []

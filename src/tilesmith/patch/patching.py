@@ -154,7 +154,8 @@ def require_module(function: str, model: object) -> None:
 
 def _patch_norms(model: nn.Module, family: Family, done: Report) -> None:
     if family.tried:
-        done.record_part("norm", _swap_tried_norms(model))
+        swapped = _swap_tried_norms(model)
+        done.record_part("norm", swapped if any(swapped) else Swapped(0, "no modules look like a norm"))
     else:
         kind = family.of("RMSNorm")
         done.record_part("norm", _swap(model, kind, norm_forward(kind.forward, family.gemma_norm)))
@@ -185,8 +186,6 @@ def _swap_tried_norms(model: nn.Module) -> Swapped:
             skipped[norm] = "have a forward of their own"
         elif is_named_norm(norm) or (kind is not None and list(norm.parameters())):
             skipped[norm] = "compute something else than RMSNorm or layer norm with a fixed epsilon"
-    if not given and not skipped:
-        return Swapped(0, "no modules look like a norm")
     return Swapped(len(given), _counted_by_class(given, skipped))
 
 
@@ -263,8 +262,6 @@ def _swap_recognised_blocks(model: nn.Module) -> Swapped:
         elif looks_like_block(module):
             other = "compute something else than a feed-forward block with SiLU or GELU"
             skipped[module] = "have a forward of their own" if own else other
-    if not given and not skipped:
-        return Swapped(0, "no modules look like a feed-forward block")
     return Swapped(len(given), _counted_by_class(given, skipped))
 
 
