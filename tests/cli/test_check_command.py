@@ -320,6 +320,101 @@ def _on_a_terminal(command: list[str]) -> str:
     return output.decode()
 
 
+TUNED = """
+import torch, triton, triton.language as tl
+from tilesmith import Case, Spec
+
+CONFIGURATIONS = [triton.Config({"BLOCK": block}, num_warps=warps) for block in (16, 64) for warps in (2, 4)]
+
+@triton.autotune(CONFIGURATIONS, key=["n"])
+@triton.jit
+def double_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    x = tl.load(x_ptr + offsets, mask=mask)
+    tl.store(y_ptr + offsets, x * 2, mask=mask)
+
+def double(x):
+    x = x.contiguous()
+    y = torch.empty_like(x)
+    double_kernel[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, y, x.numel())
+    return y
+
+SPEC = Spec(
+    name="double", op=double, reference=lambda x: x + x, cases=[Case("odd", n=71), Case("even", n=128)],
+    make_inputs=lambda case, dtype, device: torch.randn(case.n, dtype=dtype, device=device),
+    differentiable=False, dtypes=[torch.float32],
+)
+"""
+
+
+class TestAutotuner:
+    """On a GPU any configuration may be the fastest, so each one must be right."""
+
+    def test_configuration_that_fails_is_named(self, tmp_path: Path) -> None:
+        broken = TUNED.replace("mask = offsets < n\n", "mask = (offsets < n) | (BLOCK == 64)\n")
+        result = checked(written(tmp_path, broken), "--layout", "contiguous")
+        assert result.exit_code == 1
+        first, *others = [line for line in result.output.splitlines() if line.startswith("wrong")]
+        assert "configuration 3 of the autotuner (double_kernel: BLOCK: 64, num_warps: 2" in first
+        assert "double odd" in first
+        assert f"kernel.py:{line_of(tmp_path / 'kernel.py', 'tl.load')}" in first
+        assert not others
+
+    def test_summary_says_how_many_ran(self, tmp_path: Path) -> None:
+        result = checked(written(tmp_path, TUNED), "--layout", "contiguous")
+        assert result.exit_code == 0
+        ran = "2 of 4 configurations of the autotuner ran, the others differ in warps and stages only"
+        assert f"double: right, 4 comparisons; largest error 0% of the allowed error; {ran}" in result.output
+
+    def test_warps_that_decide_the_result_count(self, tmp_path: Path) -> None:
+        text = TUNED.replace(
+            "@triton.jit\n", '@triton.heuristics({"WARPS": lambda all: all["num_warps"]})\n@triton.jit\n'
+        )
+        text = text.replace("BLOCK: tl.constexpr)", "BLOCK: tl.constexpr, WARPS: tl.constexpr)")
+        result = checked(written(tmp_path, text.replace("x * 2", "x * (WARPS if BLOCK == 64 else 2)")))
+        assert result.exit_code == 1
+        assert "configuration 4 of the autotuner (double_kernel: BLOCK: 64, num_warps: 4" in result.output
+        assert "all 4 configurations of the autotuner ran" in result.output
+
+    def test_pruned_configuration_does_not_run(self, tmp_path: Path) -> None:
+        pruning = 'key=["n"], prune_configs_by={"early_config_prune": lambda all, *_, **__: all[:2]})'
+        text = TUNED.replace("mask = offsets < n\n", "mask = (offsets < n) | (BLOCK == 64)\n")
+        result = checked(written(tmp_path, text.replace('key=["n"])', pruning)), "--layout", "contiguous")
+        assert result.exit_code == 0
+        assert "1 of 2 configurations of the autotuner ran" in result.output
+
+
+CHANGED_IN_A_LOOP = """    total = tl.zeros((BLOCK,), tl.float16)
+    for _ in range(2):
+        total += x.to(tl.float32)
+    tl.store(y_ptr + offsets, total, mask=mask)
+"""
+
+
+class TestCompiler:
+    """The interpreter has no types, so a kernel of a file must also pass Triton's front end."""
+
+    def test_kernel_that_no_compiler_accepts_is_wrong(self, tmp_path: Path) -> None:
+        text = TUNED.replace("    tl.store(y_ptr + offsets, x * 2, mask=mask)\n", CHANGED_IN_A_LOOP)
+        path = written(tmp_path, text.replace("torch.float32", "torch.float16"))
+        result = checked(path, "--layout", "contiguous")
+        assert result.exit_code == 1
+        wrong = [line for line in result.output.splitlines() if line.startswith("wrong")]
+        place = f"{path}:{line_of(path, 'for _ in')}"
+        assert f"compile: double_kernel does not compile for cuda:90 ({place}): " in wrong[0]
+        assert "Loop-carried variable total has initial type" in wrong[0]
+        assert "16" in wrong[0]
+        assert len(wrong) == 2  # one for each block: the message names its shape
+
+    def test_dtype_that_the_target_lacks_is_a_note(self, tmp_path: Path) -> None:
+        text = TUNED.replace("x * 2", "x.to(tl.float8e4b8).to(tl.float32) * 0 + x * 2")
+        result = checked(written(tmp_path, text), "--layout", "contiguous")
+        assert result.exit_code == 0
+        assert "double_kernel was not compiled for cuda:90: " in result.output
+        assert "not supported in this architecture" in result.output
+
+
 @pytest.fixture
 def example() -> str:
     example, *_ = re.findall(r"```python\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
