@@ -161,8 +161,8 @@ class TestEndedProcesses:
             ("import os; os._exit(0)", "ended its process with status 0"),
             ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "was killed by SIGSEGV, a segmentation fault"),
             ("import os; os.kill(os.getpid(), 9)", "was killed by SIGKILL, as the system does when memory runs out"),
-            ("while True: pass", "did not end within 2 s"),
-            ("import signal; signal.pause()", "did not end within 2 s"),
+            ("while True: pass", "did not end within 2 s: it is in op, {place}"),
+            ("import signal; signal.pause()", "did not end within 2 s: it is in op, {place}"),
         ],
         ids=["exit 7", "exit 0", "segfault", "killed", "endless", "asleep"],
     )
@@ -173,11 +173,21 @@ class TestEndedProcesses:
             wrong, right, "--layout", "contiguous", "--time-limit", "2", "--json", tmp_path / "result.json"
         )
         assert result.exit_code == 1
+        reason = reason.format(place=f"{wrong}:{line_of(wrong, line)}")
         assert result.output.splitlines()[0] == (
             f"wrong double five float32 contiguous, process: the operator {reason}; the rest of double was not checked"
         )
         assert "twice: right" in result.output
         assert [one["passed"] for one in strict(tmp_path / "result.json")["results"]] == [False, True]
+
+    def test_kernel_that_never_ends_is_named_with_its_line(self, tmp_path: Path) -> None:
+        loop = "    total = x * 0\n    while tl.sum(total, 0) < 1:\n        total = total * 1\n    tl.store("
+        path = written(tmp_path, TUNED.replace("    tl.store(", loop))
+        result = checked(path, "--layout", "contiguous", "--time-limit", "5")
+        assert result.exit_code == 1
+        lines = [line_of(path, text) for text in ("while tl.sum", "total * 1")]
+        places = [f"did not end within 5 s: it is in double_kernel, {path}:{line}; the rest" for line in lines]
+        assert any(place in result.output for place in places)
 
     def test_file_that_ends_the_process_when_imported_gets_one_line_and_2(self, tmp_path: Path) -> None:
         result = checked(written(tmp_path, "import os; os._exit(7)\n"))
@@ -413,6 +423,27 @@ class TestCompiler:
         assert result.exit_code == 0
         assert "double_kernel was not compiled for cuda:90: " in result.output
         assert "not supported in this architecture" in result.output
+
+
+class TestMaskedLanes:
+    """A GPU fills masked lanes with zeros, but Triton does not promise it: a warning, not a failure."""
+
+    SUMMED = "    tl.store(y_ptr + offsets, x * 2 + tl.sum(x, 0) * 0, mask=mask)"
+
+    def test_load_without_other_whose_lanes_reach_a_sum_is_named(self, tmp_path: Path) -> None:
+        path = written(tmp_path, TUNED.replace("    tl.store(y_ptr + offsets, x * 2, mask=mask)", self.SUMMED))
+        result = checked(path, "--layout", "contiguous")
+        assert result.exit_code == 0
+        warning, *_ = result.output.splitlines()
+        assert warning.startswith(f"warning: double_kernel ({path}:{line_of(path, 'tl.load')}), program ")
+        assert "masked lanes of this load of x_ptr have no value, and reach a result" in warning
+        assert result.output.count("warning") == 1
+
+    def test_load_with_other_gets_no_warning(self, tmp_path: Path) -> None:
+        text = TUNED.replace("    tl.store(y_ptr + offsets, x * 2, mask=mask)", self.SUMMED)
+        result = checked(written(tmp_path, text.replace("mask=mask)\n    tl", "mask=mask, other=0)\n    tl")))
+        assert result.exit_code == 0
+        assert "warning" not in result.output
 
 
 @pytest.fixture

@@ -115,7 +115,7 @@ def _check_one(send: Send, number: int, spec: Spec, wanted: Wanted) -> None:
     tried = {trial.case.name for trial in chosen}
     left_out = [case.name for case in spec.cases if not wanted.cases and case.name not in tried]
     send(Started(number, spec.name, len(chosen), left_out))
-    launches = Launches(translates="".join(wanted.names[number : number + 1]).endswith(".py"))
+    launches = Launches(is_file="".join(wanted.names[number : number + 1]).endswith(".py"))
     for trial in chosen:
         send(_trying(trial))
         send(Tried(launches.run(trial)))

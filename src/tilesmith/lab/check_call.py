@@ -131,7 +131,7 @@ def check(
         device=device,
     )
     with configuration(subject.source, {}):  # our kernels, even where PyTorch was measured faster
-        launches = Launches(translates=bool(subject.source.file))
+        launches = Launches(is_file=bool(subject.source.file))
         results = [result for trial in chosen for result in launches.run(trial)]
         results += [result for trial in launches.tuned(chosen) for result in launches.run_configurations(trial)]
         results += kernels_matter(chosen)

@@ -14,15 +14,19 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from tilesmith.lab.check import Result, Trial, input_bytes, run
 from tilesmith.lab.errors import with_explanation
+from tilesmith.lab.inspect.model import Program
 from tilesmith.lab.inspect.tracing.effects import every_program
 from tilesmith.toolchain.compiler import DEFAULT_TARGETS, CompileError, accepted_options, translate_kernel
 from tilesmith.toolchain.compiler.errors import first_reason
 from tilesmith.toolchain.configurations import Configurations
-from tilesmith.toolchain.interpreter import Launched, handing_over, interpret
+from tilesmith.toolchain.interpreter import Launched, Observer, handing_over, interpret
+from tilesmith.toolchain.interpreter.values.undefined import Undefined
 
 TARGET = DEFAULT_TARGETS[0]
 # A dtype or an instruction that this target lacks, a full disk.
@@ -30,14 +34,19 @@ _NOT_THE_KERNEL = re.compile(r"this architecture|this target|no fault of the ker
 
 
 class Launches:
-    """Performs the launches of one spec's trials. With `translates`, each kernel must pass the compiler's front end."""
+    """Performs the launches of one spec's trials.
 
-    def __init__(self, *, translates: bool) -> None:
+    `is_file`: the spec comes from a user's file. Then each kernel must pass the compiler's front end, and loads whose
+    masked lanes reach a result are named.
+    """
+
+    def __init__(self, *, is_file: bool) -> None:
         self._configurations = self._first = Configurations()
         self._failed: list[Trial] = []
         self._tried: set[int] = {0}  # numbers of configurations
         self._wrong: set[int] = set()
-        self._translation = _Translation() if translates else None
+        self._translation = _Translation() if is_file else None
+        self._lanes = _MaskedLanes() if is_file else None
 
     def run(self, trial: Trial) -> list[Result]:
         """Check one trial, with the first configuration of each autotuner."""
@@ -91,7 +100,7 @@ class Launches:
 
     def notes(self) -> list[str]:
         """Return what the user should know, in sentences; none of it makes the kernel wrong."""
-        return [] if self._translation is None else list(self._translation.notes)
+        return [note for one in (self._translation, self._lanes) if one is not None for note in one.notes]
 
     def launch(self, launched: Launched) -> None:
         """Run in place of a launch."""
@@ -99,7 +108,7 @@ class Launches:
             if self._translation is not None:
                 self._translation.see(launched)
             programs: Any = every_program(launched.grid)
-            interpret(launched.kernel, launched.grid, launched.arguments, None, programs, launched.options)
+            interpret(launched.kernel, launched.grid, launched.arguments, self._lanes, programs, launched.options)
 
     def configuration(self, candidates: Sequence[Any], kernel: Any, arguments: Mapping[str, Any]) -> Any:
         return self._configurations.chosen(candidates, kernel)
@@ -147,6 +156,28 @@ class _Translation:
 
     def _note(self, kernel: Any, reason: str) -> None:
         self.notes[f"{kernel.__name__} was not compiled for {TARGET}: {reason}"] = None
+
+
+class _MaskedLanes(Observer):
+    """Notes masked loads without `other` whose lanes reach a result. The interpreter and GPUs fill them with zeros."""
+
+    def __init__(self) -> None:
+        self.notes: dict[str, None] = {}
+        self._places: set[tuple[str, int]] = set()
+        self._kernel = ""
+
+    def launch(self, kernel: Any, grid: Program, arguments: Mapping[str, object]) -> None:
+        self._kernel = kernel.__name__
+
+    def undefined(self, undefined: Undefined, lanes: NDArray[np.bool_], program: Program) -> None:
+        origin = undefined.origin
+        if origin.cause == "masked" and (origin.file, origin.line) not in self._places:
+            self._places.add((origin.file, origin.line))
+            place = f"{self._kernel} ({origin.file}:{origin.line}), program {program}"
+            self.notes[
+                f"warning: {place}: masked lanes of this load of {origin.argument or 'memory'} have no value, and "
+                "reach a result. Pass other= to tl.load, or discard the lanes with tl.where"
+            ] = None
 
 
 def _kind(value: Any, constant: bool) -> str:
