@@ -387,6 +387,12 @@ class TestAutotuner:
         assert "configuration 4 of the autotuner (double_kernel: BLOCK: 64, num_warps: 4" in result.output
         assert "all 4 configurations of the autotuner ran" in result.output
 
+    def test_configuration_that_a_static_assert_excludes_is_not_wrong(self, tmp_path: Path) -> None:
+        text = TUNED.replace("    mask = offsets < n\n", "    tl.static_assert(BLOCK < 64)\n    mask = offsets < n\n")
+        result = checked(written(tmp_path, text), "--layout", "contiguous")
+        assert result.exit_code == 0
+        assert "1 of 4 configurations of the autotuner ran" in result.output
+
     def test_pruned_configuration_does_not_run(self, tmp_path: Path) -> None:
         pruning = 'key=["n"], prune_configs_by={"early_config_prune": lambda all, *_, **__: all[:2]})'
         text = TUNED.replace("mask = offsets < n\n", "mask = (offsets < n) | (BLOCK == 64)\n")

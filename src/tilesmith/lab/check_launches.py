@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -25,7 +26,7 @@ from tilesmith.lab.inspect.tracing.effects import every_program
 from tilesmith.toolchain.compiler import DEFAULT_TARGETS, CompileError, accepted_options, translate_kernel
 from tilesmith.toolchain.compiler.errors import first_reason
 from tilesmith.toolchain.configurations import Configurations
-from tilesmith.toolchain.interpreter import Launched, Observer, handing_over, interpret
+from tilesmith.toolchain.interpreter import KernelError, Launched, Observer, handing_over, interpret
 from tilesmith.toolchain.interpreter.values.undefined import Undefined
 
 TARGET = DEFAULT_TARGETS[0]
@@ -45,6 +46,7 @@ class Launches:
         self._failed: list[Trial] = []
         self._tried: set[int] = {0}  # numbers of configurations
         self._wrong: set[int] = set()
+        self._refused = False
         self._translation = _Translation() if is_file else None
         self._lanes = _MaskedLanes() if is_file else None
 
@@ -76,7 +78,11 @@ class Launches:
             if number in self._wrong:
                 continue
             self._configurations = Configurations(number)
+            self._refused = False
             results = self.run(replace(trial, repeated=False, second_backward=False))
+            if self._refused:
+                self._wrong.add(number)
+                continue  # a tl.static_assert of the kernel excludes it: so does Triton's autotuner
             name = "".join(self._configurations.names()[number : number + 1])
             if all(result.passed for result in results):
                 self._tried |= {number} if name else set()  # pruning may leave fewer for this case
@@ -108,7 +114,11 @@ class Launches:
             if self._translation is not None:
                 self._translation.see(launched)
             programs: Any = every_program(launched.grid)
-            interpret(launched.kernel, launched.grid, launched.arguments, self._lanes, programs, launched.options)
+            try:
+                interpret(launched.kernel, launched.grid, launched.arguments, self._lanes, programs, launched.options)
+            except KernelError as error:
+                self._refused = launched.tuner is not None and _is_static_assert(error.__cause__)
+                raise
 
     def configuration(self, candidates: Sequence[Any], kernel: Any, arguments: Mapping[str, Any]) -> Any:
         return self._configurations.chosen(candidates, kernel)
@@ -144,6 +154,8 @@ class _Translation:
             translate_kernel(kernel, TARGET, launched.arguments, self._known, **options)
         except CompileError as error:
             reason = first_reason(error.message) or error.message
+            if launched.tuner is not None and type(error.__cause__).__name__ == "CompileTimeAssertionFailure":
+                return
             if "TRITON_INTERPRET" in os.environ or kernel.is_gluon() or _NOT_THE_KERNEL.search(error.message):
                 self._note(kernel, reason)
                 return
@@ -187,6 +199,12 @@ def _kind(value: Any, constant: bool) -> str:
     if constant:
         return str(value)
     return str(value == 1) if isinstance(value, int) else type(value).__name__
+
+
+def _is_static_assert(error: BaseException | None) -> bool:
+    if not isinstance(error, AssertionError):
+        return False
+    return any("static_assert" in frame.line for frame in traceback.extract_tb(error.__traceback__) if frame.line)
 
 
 def _size(trial: Trial) -> int:
