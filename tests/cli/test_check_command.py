@@ -170,8 +170,8 @@ class TestEndedProcesses:
             ("import os; os._exit(0)", "ended its process with status 0"),
             ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "was killed by SIGSEGV, a segmentation fault"),
             ("import os; os.kill(os.getpid(), 9)", "was killed by SIGKILL, as the system does when memory runs out"),
-            ("while True: pass", "did not end within 2 s"),
-            ("import signal; signal.pause()", "did not end within 2 s"),
+            ("while True: pass", "did not end within 2 s: it is in op, {place}"),
+            ("import signal; signal.pause()", "did not end within 2 s: it is in op, {place}"),
         ],
         ids=["exit 7", "exit 0", "segfault", "killed", "endless", "asleep"],
     )
@@ -182,11 +182,21 @@ class TestEndedProcesses:
             wrong, right, "--layout", "contiguous", "--time-limit", "2", "--json", tmp_path / "result.json"
         )
         assert result.exit_code == 1
+        reason = reason.format(place=f"{wrong}:{line_of(wrong, line)}")
         assert result.output.splitlines()[0] == (
             f"wrong double five float32 contiguous, process: the operator {reason}; the rest of double was not checked"
         )
         assert "twice: right" in result.output
         assert [one["passed"] for one in strict(tmp_path / "result.json")["results"]] == [False, True]
+
+    def test_kernel_that_never_ends_is_named_with_its_line(self, tmp_path: Path) -> None:
+        loop = "    total = x * 0\n    while tl.sum(total, 0) < 1:\n        total = total * 1\n    tl.store("
+        path = written(tmp_path, TUNED.replace("    tl.store(", loop))
+        result = checked(path, "--layout", "contiguous", "--time-limit", "5")
+        assert result.exit_code == 1
+        lines = [line_of(path, text) for text in ("while tl.sum", "total * 1")]
+        places = [f"did not end within 5 s: it is in double_kernel, {path}:{line}; the rest" for line in lines]
+        assert any(place in result.output for place in places)
 
     def test_file_that_ends_the_process_when_imported_gets_one_line_and_2(self, tmp_path: Path) -> None:
         result = checked(written(tmp_path, "import os; os._exit(7)\n"))
@@ -327,6 +337,128 @@ def _on_a_terminal(command: list[str]) -> str:
     os.close(ours)
     assert process.returncode == 0
     return output.decode()
+
+
+TUNED = """
+import torch, triton, triton.language as tl
+from tilesmith import Case, Spec
+
+CONFIGURATIONS = [triton.Config({"BLOCK": block}, num_warps=warps) for block in (16, 64) for warps in (2, 4)]
+
+@triton.autotune(CONFIGURATIONS, key=["n"])
+@triton.jit
+def double_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    x = tl.load(x_ptr + offsets, mask=mask)
+    tl.store(y_ptr + offsets, x * 2, mask=mask)
+
+def double(x):
+    x = x.contiguous()
+    y = torch.empty_like(x)
+    double_kernel[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, y, x.numel())
+    return y
+
+SPEC = Spec(
+    name="double", op=double, reference=lambda x: x + x, cases=[Case("odd", n=71), Case("even", n=128)],
+    make_inputs=lambda case, dtype, device: torch.randn(case.n, dtype=dtype, device=device),
+    differentiable=False, dtypes=[torch.float32],
+)
+"""
+
+
+class TestAutotuner:
+    """On a GPU any configuration may be the fastest, so each one must be right."""
+
+    def test_configuration_that_fails_is_named(self, tmp_path: Path) -> None:
+        broken = TUNED.replace("mask = offsets < n\n", "mask = (offsets < n) | (BLOCK == 64)\n")
+        result = checked(written(tmp_path, broken), "--layout", "contiguous")
+        assert result.exit_code == 1
+        first, *others = [line for line in result.output.splitlines() if line.startswith("wrong")]
+        assert "configuration 3 of the autotuner (double_kernel: BLOCK: 64, num_warps: 2" in first
+        assert "double odd" in first
+        assert f"kernel.py:{line_of(tmp_path / 'kernel.py', 'tl.load')}" in first
+        assert not others
+
+    def test_summary_says_how_many_ran(self, tmp_path: Path) -> None:
+        result = checked(written(tmp_path, TUNED), "--layout", "contiguous")
+        assert result.exit_code == 0
+        ran = "2 of 4 configurations of the autotuner ran, the others differ in warps and stages only"
+        assert f"double: right, 4 comparisons; largest error 0% of the allowed error; {ran}" in result.output
+
+    def test_warps_that_decide_the_result_count(self, tmp_path: Path) -> None:
+        text = TUNED.replace(
+            "@triton.jit\n", '@triton.heuristics({"WARPS": lambda all: all["num_warps"]})\n@triton.jit\n'
+        )
+        text = text.replace("BLOCK: tl.constexpr)", "BLOCK: tl.constexpr, WARPS: tl.constexpr)")
+        result = checked(written(tmp_path, text.replace("x * 2", "x * (WARPS if BLOCK == 64 else 2)")))
+        assert result.exit_code == 1
+        assert "configuration 4 of the autotuner (double_kernel: BLOCK: 64, num_warps: 4" in result.output
+        assert "all 4 configurations of the autotuner ran" in result.output
+
+    def test_configuration_that_a_static_assert_excludes_is_not_wrong(self, tmp_path: Path) -> None:
+        text = TUNED.replace("    mask = offsets < n\n", "    tl.static_assert(BLOCK < 64)\n    mask = offsets < n\n")
+        result = checked(written(tmp_path, text), "--layout", "contiguous")
+        assert result.exit_code == 0
+        assert "1 of 4 configurations of the autotuner ran" in result.output
+
+    def test_pruned_configuration_does_not_run(self, tmp_path: Path) -> None:
+        pruning = 'key=["n"], prune_configs_by={"early_config_prune": lambda all, *_, **__: all[:2]})'
+        text = TUNED.replace("mask = offsets < n\n", "mask = (offsets < n) | (BLOCK == 64)\n")
+        result = checked(written(tmp_path, text.replace('key=["n"])', pruning)), "--layout", "contiguous")
+        assert result.exit_code == 0
+        assert "1 of 2 configurations of the autotuner ran" in result.output
+
+
+CHANGED_IN_A_LOOP = """    total = tl.zeros((BLOCK,), tl.float16)
+    for _ in range(2):
+        total += x.to(tl.float32)
+    tl.store(y_ptr + offsets, total, mask=mask)
+"""
+
+
+class TestCompiler:
+    """The interpreter has no types, so a kernel of a file must also pass Triton's front end."""
+
+    def test_kernel_that_no_compiler_accepts_is_wrong(self, tmp_path: Path) -> None:
+        text = TUNED.replace("    tl.store(y_ptr + offsets, x * 2, mask=mask)\n", CHANGED_IN_A_LOOP)
+        path = written(tmp_path, text.replace("torch.float32", "torch.float16"))
+        result = checked(path, "--layout", "contiguous")
+        assert result.exit_code == 1
+        wrong = [line for line in result.output.splitlines() if line.startswith("wrong")]
+        place = f"{path}:{line_of(path, 'for _ in')}"
+        assert f"compile: double_kernel does not compile for cuda:90 ({place}): " in wrong[0]
+        assert "Loop-carried variable total has initial type" in wrong[0]
+        assert "16" in wrong[0]
+        assert len(wrong) == 2  # one for each block: the message names its shape
+
+    def test_dtype_that_the_target_lacks_is_a_note(self, tmp_path: Path) -> None:
+        text = TUNED.replace("x * 2", "x.to(tl.float8e4b8).to(tl.float32) * 0 + x * 2")
+        result = checked(written(tmp_path, text), "--layout", "contiguous")
+        assert result.exit_code == 0
+        assert "double_kernel was not compiled for cuda:90: " in result.output
+        assert "not supported in this architecture" in result.output
+
+
+class TestMaskedLanes:
+    """A GPU fills masked lanes with zeros, but Triton does not promise it: a warning, not a failure."""
+
+    SUMMED = "    tl.store(y_ptr + offsets, x * 2 + tl.sum(x, 0) * 0, mask=mask)"
+
+    def test_load_without_other_whose_lanes_reach_a_sum_is_named(self, tmp_path: Path) -> None:
+        path = written(tmp_path, TUNED.replace("    tl.store(y_ptr + offsets, x * 2, mask=mask)", self.SUMMED))
+        result = checked(path, "--layout", "contiguous")
+        assert result.exit_code == 0
+        warning, *_ = result.output.splitlines()
+        assert warning.startswith(f"warning: double_kernel ({path}:{line_of(path, 'tl.load')}), program ")
+        assert "masked lanes of this load of x_ptr have no value, and reach a result" in warning
+        assert result.output.count("warning") == 1
+
+    def test_load_with_other_gets_no_warning(self, tmp_path: Path) -> None:
+        text = TUNED.replace("    tl.store(y_ptr + offsets, x * 2, mask=mask)", self.SUMMED)
+        result = checked(written(tmp_path, text.replace("mask=mask)\n    tl", "mask=mask, other=0)\n    tl")))
+        assert result.exit_code == 0
+        assert "warning" not in result.output
 
 
 @pytest.fixture

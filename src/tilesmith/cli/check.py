@@ -111,6 +111,8 @@ class _Run:
                 return self._results
 
     def _take(self, message: object) -> None:
+        from rich.text import Text
+
         from tilesmith.lab.isolated import Printed
 
         match message:
@@ -132,8 +134,10 @@ class _Run:
                 for result in results:
                     self._note(result)
                 self._progress.advance(self._task)
-            case check_child.Finished():
-                self._summarise()
+            case check_child.Finished(configurations, notes):
+                for note in notes:
+                    console.print(Text(note), soft_wrap=True)
+                self._summarise(configurations)
             case _:
                 self._died("sent what `check` does not send")
 
@@ -166,7 +170,7 @@ class _Run:
         if not result.passed and failures <= MOST_LINES:
             console.print(_line(result), soft_wrap=True)
 
-    def _summarise(self) -> None:
+    def _summarise(self, configurations: str = "") -> None:
         if self._printed > MOST_PRINTED:
             console.print(f"… and {self._printed - MOST_PRINTED:,} more characters that the operator's code printed")
         self._printed = 0
@@ -174,7 +178,7 @@ class _Run:
         if failures > MOST_LINES:
             console.print(f"… and {failures - MOST_LINES} more; --json FILE writes all of them")
         if self._spec is not None:
-            console.print(_summary(self._spec, self._of_spec), soft_wrap=True)
+            console.print(_summary(self._spec, self._of_spec, configurations), soft_wrap=True)
 
 
 def _line(result: Result) -> Text:
@@ -185,7 +189,7 @@ def _line(result: Result) -> Text:
     return Text.assemble(("wrong", "red"), f" {where}{figures}: {result.message}")
 
 
-def _summary(spec: check_child.Started, results: Sequence[Result]) -> Text:
+def _summary(spec: check_child.Started, results: Sequence[Result], configurations: str) -> Text:
     from rich.text import Text
 
     wrong = sum(not result.passed for result in results)
@@ -193,4 +197,5 @@ def _summary(spec: check_child.Started, results: Sequence[Result]) -> Text:
     used = max((result.error / result.allowed for result in results if result.allowed), default=0.0)
     exact = "" if wrong else f"; largest error {used:.0%} of the allowed error"
     beyond = f"; only on a GPU: {', '.join(spec.left_out)}" if spec.left_out else ""
-    return Text.assemble(f"{spec.name}: ", verdict, f", {len(results)} comparisons{exact}{beyond}")
+    tuned = f"; {configurations}" if configurations else ""
+    return Text.assemble(f"{spec.name}: ", verdict, f", {len(results)} comparisons{exact}{tuned}{beyond}")

@@ -65,7 +65,13 @@ class Tried:
 
 @dataclass(frozen=True)
 class Finished:
-    """A spec whose trials are over."""
+    """A spec whose trials are over.
+
+    `configurations` says how many configurations of an autotuner ran. `notes` are sentences about a right kernel.
+    """
+
+    configurations: str
+    notes: Sequence[str]
 
 
 def run_checks(send: Send, wanted: Wanted, first: int) -> None:
@@ -102,17 +108,27 @@ def _spec(name: str, known: Mapping[str, Spec], send: Send) -> Spec:
 
 
 def _check_one(send: Send, number: int, spec: Spec, wanted: Wanted) -> None:
-    from tilesmith.lab.check import kernels_matter, run
+    from tilesmith.lab.check import kernels_matter
+    from tilesmith.lab.check_launches import Launches
 
     chosen = _trials(spec, wanted)
     tried = {trial.case.name for trial in chosen}
     left_out = [case.name for case in spec.cases if not wanted.cases and case.name not in tried]
     send(Started(number, spec.name, len(chosen), left_out))
+    launches = Launches(is_file="".join(wanted.names[number : number + 1]).endswith(".py"))
     for trial in chosen:
-        send(Trying(trial.case.name, str(trial.dtype).removeprefix("torch."), trial.layout.name))
-        send(Tried(run(trial)))
+        send(_trying(trial))
+        send(Tried(launches.run(trial)))
+    for trial in launches.tuned(chosen):
+        send(_trying(trial))
+        for result in launches.run_configurations(trial):
+            send(Tried([result]))
     send(Tried(kernels_matter(chosen)))
-    send(Finished())
+    send(Finished(launches.summary(), launches.notes()))
+
+
+def _trying(trial: Trial) -> Trying:
+    return Trying(trial.case.name, str(trial.dtype).removeprefix("torch."), trial.layout.name)
 
 
 def _trials(spec: Spec, wanted: Wanted) -> list[Trial]:

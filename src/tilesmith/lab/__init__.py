@@ -3,6 +3,7 @@
 Files, in reading order:
 
 - `check.py`: compares an operator and its gradients with the reference.
+- `check_launches.py`: compiles what a check launches, and tries each configuration of autotuners.
 - `check_context.py`: the settings under which an operator is checked.
 - `reproducible_random.py`: random numbers that are the same on every machine.
 - `expected.py`: what an operator must compute, exactly and with modelled rounding errors.

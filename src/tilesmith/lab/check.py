@@ -106,7 +106,7 @@ def trials(
 def _repeated_case(spec: Spec, cases: Sequence[Case]) -> Case | None:
     """Return the case to call again with other numbers: the smallest with results that depend on the numbers."""
     try:
-        sized = sorted((_input_bytes(spec, case), number) for number, case in enumerate(cases))
+        sized = sorted((input_bytes(spec, case), number) for number, case in enumerate(cases))
     except SpecError:  # the trials report it
         return cases[0]
     enough = [number for size, number in sized if size >= FEW_BYTES] or [number for _, number in sized[-1:]]
@@ -122,10 +122,10 @@ def interpretable(spec: Spec, case: Case) -> bool:
             raise SpecError(
                 f"{spec.name}: cost fails for {case!r}: {described(error, source_of(spec.cost))}"
             ) from error
-    return _input_bytes(spec, case) <= MOST_BYTES_INTERPRETED
+    return input_bytes(spec, case) <= MOST_BYTES_INTERPRETED
 
 
-def _input_bytes(spec: Spec, case: Case) -> int:
+def input_bytes(spec: Spec, case: Case) -> int:
     try:
         inputs = spec.inputs(case, spec.dtypes[0], "meta")  # shapes without memory
     except SpecError:

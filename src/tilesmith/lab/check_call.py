@@ -11,7 +11,8 @@ import torch
 from tilesmith import __version__
 from tilesmith.lab.bench.result import strict
 from tilesmith.lab.bench.running.bench_units import configuration
-from tilesmith.lab.check import Result, kernels_matter, run, trials
+from tilesmith.lab.check import Result, kernels_matter, trials
+from tilesmith.lab.check_launches import Launches
 from tilesmith.lab.report.content import Cell, Column, Headline, Listing, Section, Table
 from tilesmith.lab.subjects import What, subject_of
 from tilesmith.spec import Case, Layout, SpecError
@@ -28,6 +29,8 @@ class Checked(Sequence[Result]):
     op: str
     results: tuple[Result, ...]
     left_out: tuple[str, ...] = ()  # cases that are too large without a GPU
+    configurations: str = ""  # how many configurations of an autotuner ran
+    notes: tuple[str, ...] = ()  # sentences about a right kernel
 
     @property
     def passed(self) -> bool:
@@ -54,7 +57,7 @@ class Checked(Sequence[Result]):
         shown = self.failures[:MOST_FAILURES]
         more = len(self.failures) - len(shown)
         rest = [f"… and {more} more in .failures"] if more else []
-        return "\n".join([*map(_line, shown), *rest, self._summary()])
+        return "\n".join([*map(_line, shown), *rest, *self.notes, self._summary()])
 
     __repr__ = __str__
 
@@ -78,7 +81,8 @@ class Checked(Sequence[Result]):
         verdict = f"{len(self.failures)} wrong" if self.failures else "right"
         error = "" if self.failures else f"; largest error {used:.0%} of the allowed error"
         beyond = f"; only on a GPU: {', '.join(self.left_out)}" if self.left_out else ""
-        return f"{self.op}: {verdict}, {len(self.results)} comparisons{error}{beyond}"
+        tuned = f"; {self.configurations}" if self.configurations else ""
+        return f"{self.op}: {verdict}, {len(self.results)} comparisons{error}{tuned}{beyond}"
 
     def _headline(self) -> Headline:
         if self.passed:
@@ -127,10 +131,13 @@ def check(
         device=device,
     )
     with configuration(subject.source, {}):  # our kernels, even where PyTorch was measured faster
-        results = (*(result for trial in chosen for result in run(trial)), *kernels_matter(chosen))
+        launches = Launches(is_file=bool(subject.source.file))
+        results = [result for trial in chosen for result in launches.run(trial)]
+        results += [result for trial in launches.tuned(chosen) for result in launches.run_configurations(trial)]
+        results += kernels_matter(chosen)
     tried = {trial.case.name for trial in chosen}
     left_out = () if cases is not None else tuple(case.name for case in spec.cases if case.name not in tried)
-    return Checked(spec.name, results, left_out)
+    return Checked(spec.name, tuple(results), left_out, launches.summary(), tuple(launches.notes()))
 
 
 def as_json(results: Iterable[Result]) -> dict[str, Any]:

@@ -14,11 +14,13 @@ import multiprocessing
 import os
 import signal
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -26,6 +28,14 @@ import torch
 Send = Callable[[Any], None]
 POLL_SECONDS = 0.05
 SECONDS_TO_END = 10.0
+SECONDS_TO_ANSWER = 2.0
+PLACE_SIGNAL = signal.SIGUSR1
+_PACKAGE = Path(__file__).parents[1]
+_NOT_OF_THE_USER = (
+    "<",  # code without a file
+    *(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "purelib", "platlib")),
+    *(f"{_PACKAGE / room}{os.sep}" for room in ("lab", "toolchain", "cli")),
+)
 MOST_OF_MEMORY = 0.8
 
 
@@ -75,7 +85,7 @@ def _received(pipe: Connection, child: Any, limits: Limits) -> Iterator[Any]:
     while True:
         while not pipe.poll(POLL_SECONDS):
             if time.monotonic() > deadline:
-                raise ChildEnded(f"did not end within {limits.seconds:g} s")
+                raise ChildEnded(f"did not end within {limits.seconds:g} s{_place(pipe, child)}")
             if _resident_bytes(child.pid) > most_bytes:
                 raise ChildEnded(f"used more than {most_bytes / 2**30:.3g} GiB of memory")
         try:
@@ -92,12 +102,48 @@ def _received(pipe: Connection, child: Any, limits: Limits) -> Iterator[Any]:
             deadline = time.monotonic() + limits.seconds
 
 
+def _place(pipe: Connection, child: Any) -> str:
+    """Return the user's function and line that a child executes, in words; nothing where it does not answer."""
+    os.kill(child.pid, PLACE_SIGNAL)
+    end = time.monotonic() + SECONDS_TO_ANSWER
+    try:
+        while pipe.poll(max(0.0, end - time.monotonic())):
+            message = pipe.recv()
+            if isinstance(message, _Place):
+                return f": it is in {message.function}, {message.file}:{message.line}"
+    except Exception:  # the child ended, or the signal came between two parts of a message
+        pass
+    return ""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What a child executes."""
+
+    function: str
+    file: str
+    line: int
+
+
+def _answer(pipe: Connection, frame: FrameType | None) -> None:
+    """Send the innermost function outside Tilesmith, Triton and Python's library."""
+    while frame is not None and not _is_of_the_user(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is not None:
+        pipe.send(_Place(frame.f_code.co_name, frame.f_code.co_filename, frame.f_lineno))
+
+
+def _is_of_the_user(file: str) -> bool:
+    return not file.startswith(_NOT_OF_THE_USER)
+
+
 class _Done:
     """The last message of a child."""
 
 
 def _work(pipe: Connection, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    signal.signal(PLACE_SIGNAL, lambda number, frame: _answer(pipe, frame))
     torch.set_num_threads(1)  # the threads of a forked parent are gone
     sys.stdout = sys.stderr = _Sending(pipe.send)
     target(pipe.send, *arguments)

@@ -10,6 +10,7 @@ Files, in reading order:
 - `launches.py`: recording the kernels that a program launches on a GPU.
 - `compiler/`: compiling for a named GPU, and facts from the binary.
 - `interpreter/`: running kernels on CPU tensors.
+- `configurations.py`: the configurations of an autotuner, by number.
 - `variable.py`: a variable of a kernel as plain data.
 - `portable/`: launches as plain data, for another process.
 - `benchmarks.py`: benchmarks, profilers and cuBLAS that a script uses, without a GPU.

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from tilesmith.lab.judge.recording import plain_values
 from tilesmith.lab.judge.recording.compiled_stand_in import CompiledStandIn
 from tilesmith.lab.judge.recording.plain_values import NotPlain, Reference, dtype_name
+from tilesmith.toolchain.configurations import Configurations
 from tilesmith.toolchain.interpreter import KernelError, Launched, Observer, OutOfBounds, interpret
 from tilesmith.toolchain.portable import Kernels, NotPortable
 from tilesmith.toolchain.portable.tensor_cores import exact_products
@@ -44,11 +45,10 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch has n
         self.storages: list[dict[str, Any]] = []
         self.constants: dict[int, torch.Tensor] = {}
         self.host_reads: list[str] = []
-        self._configurations: dict[str, list[str]] = {}  # that each autotuned kernel offers
+        self._configurations = Configurations(configuration)
         self.kernels = Kernels()
         self._folder = folder
         self._perform = perform
-        self._configuration = configuration
         self._tf32 = tf32
         self._numbers: dict[int, int] = {}
         self._kept: list[Any] = []  # a storage that is freed would give its address to another
@@ -72,7 +72,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch has n
             "steps": self.steps,
             "kernels": self.kernels.descriptions,
             "host_reads": self.host_reads[:16],
-            "configurations": self._configuration_names(),
+            "configurations": self._configurations.names(),
         }
 
     # PyTorch's operators
@@ -137,18 +137,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch has n
 
     def configuration(self, candidates: Sequence[Any], kernel: Any, arguments: Any) -> Any:
         """Return one of an autotuner's configurations: times in the interpreter mean nothing."""
-        offered = self._configurations.setdefault(getattr(kernel, "__name__", ""), [])
-        offered += [str(one) for one in candidates[len(offered) :]]
-        return candidates[min(self._configuration, len(candidates) - 1)]
-
-    def _configuration_names(self) -> list[str]:
-        """Return what each number of a configuration stands for; autotuners with fewer ones repeat their last."""
-        offered = {kernel: names for kernel, names in self._configurations.items() if names}
-        count = max(map(len, offered.values()), default=1)
-        return [
-            "; ".join(f"{kernel}: {names[min(number, len(names) - 1)]}" for kernel, names in offered.items())
-            for number in range(count)
-        ]
+        return self._configurations.chosen(candidates, kernel)
 
     def _note_launch(self, launched: Launched) -> None:
         try:
