@@ -21,7 +21,7 @@ from tilesmith.lab.errors import with_explanation
 from tilesmith.lab.expected import LARGE, Call, Expected
 from tilesmith.lab.races import RaceFinder
 from tilesmith.lab.store_log import StoreLog
-from tilesmith.spec import Case, Inputs, Layout, Spec, SpecError, described, source_of
+from tilesmith.spec import COTANGENTS, Case, Inputs, Layout, Spec, SpecError, described, source_of
 from tilesmith.toolchain import interpreter
 
 # Larger cases need a GPU: the interpreter takes about a millisecond per program and operation.
@@ -245,13 +245,13 @@ def _further_calls(
 
 
 def _expected(trial: Trial, inputs: Inputs) -> Expected:
-    spec = trial.spec
+    spec, layout = trial.spec, trial.layout.in_turn(COTANGENTS)
     try:
         return Expected(
             spec.reference,
             inputs,
             spec.leaves(inputs),
-            lambda output: trial.layout(torch.randn(output.shape, dtype=trial.dtype, device=output.device)),
+            lambda output: layout(torch.randn(output.shape, dtype=trial.dtype, device=output.device)),
         )
     except Exception as error:
         reason = described(error, source_of(spec.reference))
