@@ -14,6 +14,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import tilesmith as ts
 from tilesmith.cli import app
 
 KERNELS = Path(__file__).parents[1] / "kernels"
@@ -83,6 +84,15 @@ class TestRight:
         result = checked("silu", "--dtype", "bfloat16", "--case", "odd", "--layout", "transposed")
         assert result.exit_code == 0
         assert result.output.splitlines()[-1] == "all 2 comparisons passed"
+
+    @pytest.mark.parametrize(("text", "said"), [
+        (SIMPLE, ["double: right, 1 comparison; largest error 0% of the allowed error", "1 comparison passed"]),
+        (SIMPLE.replace("x * 2", "x * 3"), ["double: 1 wrong, 1 comparison", "1 of 1 comparison failed"]),
+    ])  # fmt: skip
+    def test_one_comparison_is_singular(self, tmp_path: Path, text: str, said: list[str]) -> None:
+        file = written(tmp_path, text)
+        assert checked(file, "--layout", "contiguous").output.splitlines()[-2:] == said
+        assert str(ts.lab.check(file, layouts=["contiguous"], device="cpu")).splitlines()[-1] == said[0]
 
     @pytest.mark.parametrize("file", ["multiply.py", "largest_of_rows.py"])
     def test_files_outside_the_package(self, file: str) -> None:
