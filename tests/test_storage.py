@@ -238,10 +238,12 @@ def test_the_cache_is_where_the_variable_says(monkeypatch: pytest.MonkeyPatch, t
 
 def test_unwritable_files_are_known_before_they_are_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for path in (tmp_path, tmp_path / "file" / "result", Path("/proc/nowhere/result"), tmp_path / ("x" * 300)):
+    for path in (tmp_path, tmp_path / "file" / "result", Path("/proc/result"), tmp_path / ("x" * 300)):
         with pytest.raises(OSError, match=r"Is a directory|Not a directory|No such file|name too long"):
             storage.require_writable(path)
-    storage.require_writable(tmp_path / "new" / "folder" / "result")
+    with pytest.raises(FileNotFoundError, match=f"there is no folder {tmp_path}/new/folder$"):
+        storage.require_writable(tmp_path / "new" / "folder" / "result")
+    storage.require_writable(tmp_path / "result")
     storage.require_writable(Path("/dev/null"))
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
 

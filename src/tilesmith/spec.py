@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import inspect
+import itertools
 import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -84,10 +85,14 @@ class Cost:
 
 @dataclass(frozen=True)
 class Layout:
-    """Strides of a tensor in memory. Calling a layout returns a tensor of the same shape with such strides."""
+    """Strides of a tensor in memory. Calling a layout returns a tensor of the same shape with such strides.
+
+    `differs`: whether `arrange(tensor, number)` has other strides for each number.
+    """
 
     name: str
-    arrange: Callable[[Tensor], Tensor] = field(repr=False)
+    arrange: Callable[..., Tensor] = field(repr=False)
+    differs: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         require("Layout", "name", self.name, TEXT)
@@ -96,21 +101,33 @@ class Layout:
     def __call__(self, tensor: Tensor) -> Tensor:
         return self.arrange(tensor)
 
+    def in_turn(self, first: int = 0) -> Layout:
+        """Return this layout with other strides at each call, so that a kernel cannot use one tensor's for another."""
+        if not self.differs:
+            return self
+        numbers = itertools.count(first)
+        return Layout(self.name, lambda tensor: self.arrange(tensor, next(numbers)))
 
-def _row_strided(tensor: Tensor) -> Tensor:
+
+COTANGENTS = 8  # number of the first cotangent of a trial; an operator may make a gradient like it, so it is dense
+
+
+def _row_strided(tensor: Tensor, number: int = 0) -> Tensor:
     """Return the tensor with a gap after each row, as in a slice of a wider matrix."""
-    if tensor.ndim == 0:
-        return tensor
-    wider = tensor.new_empty((*tensor.shape[:-1], tensor.shape[-1] + 3))
-    return _filled(wider[..., : tensor.shape[-1]], tensor)
+    return tensor if tensor.ndim == 0 else _filled(_with_gap(tensor, tensor.shape, 3 + 2 * number), tensor)
 
 
-def _transposed(tensor: Tensor) -> Tensor:
-    """Return the tensor with first and last dimension exchanged in memory. A vector gets stride two."""
+def _transposed(tensor: Tensor, number: int = 0) -> Tensor:
+    """Return the tensor with first and last dimension exchanged in memory. A vector gets stride two or more."""
     if tensor.ndim < 2:
-        return _filled(tensor.new_empty((*tensor.shape, 2))[..., 0], tensor)
+        return _filled(tensor.new_empty((*tensor.shape, 2 + number))[..., 0], tensor)
     flipped = tensor.transpose(0, -1)
-    return _filled(tensor.new_empty(flipped.shape).transpose(0, -1), tensor)
+    return _filled(_with_gap(tensor, flipped.shape, 2 * (number % COTANGENTS)).transpose(0, -1), tensor)
+
+
+def _with_gap(like: Tensor, shape: Sequence[int], gap: int) -> Tensor:
+    """Return a new tensor of this shape with unused elements after each row."""
+    return like.new_empty((*shape[:-1], shape[-1] + gap))[..., : shape[-1]]
 
 
 def _offset(tensor: Tensor) -> Tensor:
@@ -132,8 +149,8 @@ def _filled(place: Tensor, values: Tensor) -> Tensor:
 CONTIGUOUS = Layout("contiguous", lambda tensor: tensor.contiguous())
 LAYOUTS: tuple[Layout, ...] = (
     CONTIGUOUS,
-    Layout("row-strided", _row_strided),
-    Layout("transposed", _transposed),
+    Layout("row-strided", _row_strided, differs=True),
+    Layout("transposed", _transposed, differs=True),
     Layout("offset", _offset),
     Layout("expanded", _expanded),
 )
@@ -208,6 +225,7 @@ class Spec:
 
     def inputs(self, case: Case, dtype: torch.dtype, device: torch.device | str, layout: Layout = CONTIGUOUS) -> Inputs:
         """Return new arguments of the operator, by name."""
+        layout = layout.in_turn()
         try:
             accepts_layout = "layout" in inspect.signature(self.make_inputs).parameters
             made = self.make_inputs(case, dtype, device, *((layout,) if accepts_layout else ()))

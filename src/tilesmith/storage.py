@@ -53,14 +53,15 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def require_writable(path: Path) -> None:
-    """Raise OSError where `write_atomically` could not write this file."""
+    """Raise OSError where `write_atomically` could not write this file, or would make a folder, as for a wrong name."""
     if is_stream(path):
         return
     path = Path(os.path.realpath(path))
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    folder = next(one for one in path.parents if one.exists())  # the missing ones are made
-    with _temporary_beside(folder / path.name):  # permissions alone do not tell: no file can be made in /proc
+    if not path.parent.exists():
+        raise FileNotFoundError(errno.ENOENT, f"there is no folder {path.parent}")
+    with _temporary_beside(path):  # permissions alone do not tell: no file can be made in /proc
         pass
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import tilesmith as ts
 from tilesmith.cli import app
 
 KERNELS = Path(__file__).parents[1] / "kernels"
@@ -83,6 +84,15 @@ class TestRight:
         result = checked("silu", "--dtype", "bfloat16", "--case", "odd", "--layout", "transposed")
         assert result.exit_code == 0
         assert result.output.splitlines()[-1] == "all 2 comparisons passed"
+
+    @pytest.mark.parametrize(("text", "said"), [
+        (SIMPLE, ["double: right, 1 comparison; largest error 0% of the allowed error", "1 comparison passed"]),
+        (SIMPLE.replace("x * 2", "x * 3"), ["double: 1 wrong, 1 comparison", "1 of 1 comparison failed"]),
+    ])  # fmt: skip
+    def test_one_comparison_is_singular(self, tmp_path: Path, text: str, said: list[str]) -> None:
+        file = written(tmp_path, text)
+        assert checked(file, "--layout", "contiguous").output.splitlines()[-2:] == said
+        assert str(ts.lab.check(file, layouts=["contiguous"], device="cpu")).splitlines()[-1] == said[0]
 
     @pytest.mark.parametrize("file", ["multiply.py", "largest_of_rows.py"])
     def test_files_outside_the_package(self, file: str) -> None:
@@ -485,10 +495,10 @@ class TestDocumentation:
         [
             "was never written", "not stored by a kernel", "it may never have been written", "elements are wrong",
             "every element is within its limit", "no gradient reaches", "a second backward gives another gradient",
-            "the operator changes its input",
+            "the operator changes its input", "which nobody wrote before", "of the same shape gives a wrong result: ",
         ],
     )  # fmt: skip
     def test_messages_are_those_of_the_check(self, phrase: str) -> None:
         assert phrase in DOCUMENTATION.read_text()
-        source = Path(sys.modules["tilesmith.lab.check"].__file__ or "").read_text()
-        assert phrase in source
+        modules = (sys.modules[f"tilesmith.lab.{name}"] for name in ("check", "conduct", "store_log"))
+        assert any(phrase in Path(module.__file__ or "").read_text() for module in modules)

@@ -119,6 +119,17 @@ def test_unwritable_result_is_refused_before_any_work(words: list[str], separate
     assert (done.exit_code, done.output) == (2, f"tilesmith: cannot write {tmp_path}: Is a directory\n")
 
 
+@pytest.mark.parametrize("words", [["check", "silu", "--json"], ["bench", "silu", "--csv"], ["tour", "--html"]])
+def test_result_in_a_missing_folder_is_refused_and_makes_none(words: list[str], tmp_path: Path) -> None:
+    missing = tmp_path / "reslts"
+    with patch("tilesmith.storage.write_atomically", side_effect=AssertionError):
+        done = CliRunner().invoke(app, [*words, str(missing / "result")])
+    assert (done.exit_code, done.output) == (
+        2, f"tilesmith: cannot write {missing / 'result'}: there is no folder {missing}\n"
+    )  # fmt: skip
+    assert not missing.exists()
+
+
 def test_result_options_of_another_program_are_its_own(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["profile", "--tool", "nosuch", "--", "program", "--json", str(tmp_path)])
     assert "cannot write" not in done.output

@@ -437,6 +437,91 @@ class TestOddOperators:
         )
 
 
+STRIDED = """
+import torch, triton, triton.language as tl
+from tilesmith import Case, Spec
+
+@triton.jit
+def product_kernel(x_ptr, y_ptr, z_ptr, x_row, x_column, y_row, y_column, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
+    row, columns = tl.program_id(0), tl.arange(0, BLOCK)
+    mask = columns < COLUMNS
+    x = tl.load(x_ptr + row * x_row + columns * x_column, mask=mask)
+    y = tl.load(y_ptr + row * y_row + columns * y_column, mask=mask)
+    tl.store(z_ptr + row * COLUMNS + columns, x * y, mask=mask)
+
+def launched(x, y, x_row, x_column, y_row, y_column):
+    z = torch.empty(x.shape)
+    product_kernel[(len(x),)](x, y, z, x_row, x_column, y_row, y_column, COLUMNS=x.shape[1], BLOCK=8)
+    return z
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x, y):
+        context.save_for_backward(x, y)
+        return launched(x, y, *x.stride(), y.stride(0), y.stride(1))
+
+    @staticmethod
+    def backward(context, dz):
+        x, y = context.saved_tensors
+        return launched(dz, y, *dz.stride(), *y.stride()), launched(dz, x, dz.stride(0), dz.stride(1), *x.stride())
+
+SPEC = Spec(name="product", op=Product.apply, reference=torch.mul, cases=[Case("odd", rows=3, columns=5)],
+            make_inputs=lambda case, dtype, device: MADE, dtypes=[torch.float32])
+"""
+MADE = "{name: torch.randn(case.rows, case.columns) for name in 'xy'}"
+MADE_WITH_LAYOUT = "{name: layout(torch.randn(case.rows, case.columns)) for name in 'xy'}"
+
+
+class TestStridesOfAnotherTensor:
+    @pytest.mark.parametrize("make_inputs", [MADE, MADE_WITH_LAYOUT])
+    @pytest.mark.parametrize(
+        ("right", "wrong", "layout", "what"),
+        [
+            ("y.stride(0)", "x.stride(0)", "row-strided", {"forward"}),
+            ("y.stride(1)", "x.stride(1)", "transposed", {"forward"}),
+            ("dz.stride(0)", "x.stride(0)", "row-strided", {"gradient y"}),
+        ],
+    )
+    def test_fail(self, tmp_path: Path, make_inputs: str, right: str, wrong: str, layout: str, what: set[str]) -> None:
+        source = STRIDED.replace("MADE", make_inputs)
+        if "layout" in make_inputs:
+            source = source.replace("dtype, device:", "dtype, device, layout:")
+        (tmp_path / "right.py").write_text(source)
+        (tmp_path / "wrong.py").write_text(source.replace(right, wrong))
+        assert [one for one in check(load_file(tmp_path / "right.py"), device="cpu") if not one.passed] == []
+        results = list(check(load_file(tmp_path / "wrong.py"), device="cpu"))
+        assert {one.what for one in results if not one.passed and one.layout == layout} == what
+
+    def test_of_vectors_fail(self) -> None:
+        def make_inputs(case: Case, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
+            return {"x": torch.randn(4, dtype=dtype), "y": torch.randn(4, dtype=dtype)}
+
+        def as_strided(x: Tensor, y: Tensor) -> Tensor:
+            return x + y.as_strided(y.shape, x.stride())
+
+        spec = simple(as_strided, torch.add, make_inputs=make_inputs, layouts=LAYOUTS, differentiable=False)
+        assert {one.layout for one in check(spec, device="cpu") if not one.passed} == {"transposed"}
+
+    def test_one_tensor_is_dense_in_memory_and_so_is_the_cotangent(self) -> None:
+        seen: list[bool] = []
+
+        class Noting(torch.autograd.Function):
+            @staticmethod
+            def forward(context: Any, x: Tensor) -> Tensor:
+                seen.append(x.t().is_contiguous())
+                return 2 * x
+
+            @staticmethod
+            def backward(context: Any, dy: Tensor) -> Tensor:
+                seen.append(dy.t().is_contiguous())
+                return 2 * dy
+
+        transposed = next(layout for layout in LAYOUTS if layout.name == "transposed")
+        spec = simple(Noting.apply, make_inputs=lambda case, dtype, device: {"x": torch.randn(3, 5, dtype=dtype)})
+        assert all(result.passed for result in checked(spec, layout=transposed))
+        assert seen[:2] == [True, True]
+
+
 class TestSpecsThatCannotBeUsed:
     def test_reference_that_raises(self) -> None:
         def reference(x: Tensor) -> Tensor:

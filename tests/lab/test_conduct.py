@@ -1,5 +1,6 @@
 """Operators that are right at the first call and wrong otherwise fail the check: races, kept results, no kernels."""
 
+import re
 import textwrap
 from pathlib import Path
 
@@ -132,6 +133,56 @@ def test_race_fails_with_its_line(tmp_path: Path, store: str, message: str) -> N
 
 def test_atomic_sum_has_no_race(tmp_path: Path) -> None:
     assert messages(results_of(tmp_path, SUM, store="tl.atomic_add(y_ptr, total)")) == []
+
+
+UNWRITTEN = "the atomic of program (0, 0, 0) of sum_kernel, mine.py:9, adds to y_ptr, which nobody wrote before"
+
+
+@pytest.mark.parametrize(("dtype", "returned"), [
+    ("x.dtype", "y"), ("x.dtype", "y + 0"), ("torch.bfloat16", "y.to(x.dtype)"),  # no kernel stores PyTorch's copies
+])  # fmt: skip
+def test_atomic_on_memory_that_nobody_wrote_is_named(tmp_path: Path, dtype: str, returned: str) -> None:
+    template = SUM.replace("torch.zeros((), dtype=x.dtype)", f"torch.empty((), dtype={dtype})")
+    template = template.replace("return y\n", f"return {returned}\n")
+    store = "tl.atomic_add(y_ptr, total.to(y_ptr.dtype.element_ty))"
+    message = messages(results_of(tmp_path, template, store=store))[0]
+    assert message.startswith("forward: the value is nan, but must be ")
+    assert message.endswith(f": {UNWRITTEN}; initialise that tensor: torch.zeros instead of torch.empty")
+
+
+def test_unwritten_integer_counter_is_named(tmp_path: Path) -> None:
+    template = SUM.replace("torch.zeros((), dtype=x.dtype)", "torch.empty((), dtype=torch.int64)")
+    template = template.replace("x.sum()", "torch.tensor(16)").replace("total = ", "total = 1 + 0 * ")
+    store = "tl.atomic_add(y_ptr, total.to(tl.int64))"
+    assert UNWRITTEN in messages(results_of(tmp_path, template, store=store))[0]
+
+
+@pytest.mark.parametrize("store", [
+    "tl.atomic_add(y_ptr, total / (total - total))",  # the second program finds the NaN of the first
+    "tl.atomic_add(y_ptr, total + 1)",
+])  # fmt: skip
+def test_wrong_atomic_on_written_memory_is_traced_to_its_line(tmp_path: Path, store: str) -> None:
+    message = messages(results_of(tmp_path, SUM, store=store))[0]
+    assert "which nobody wrote" not in message
+    assert "sum_kernel, mine.py:9" in message
+
+
+def test_wrong_second_call_names_output_element_and_line(tmp_path: Path) -> None:
+    code = """
+    calls = []
+    def op(x):
+        calls.append(x)
+        y = torch.empty_like(x)
+        scale_kernel[(3,)](x if len(calls) == 1 else x + (torch.arange(41) == 17), y, 41, BLOCK=16)
+        return {returned}
+    """
+    wrong = r"second call: a second call with other numbers of the same shape gives a wrong result: "
+    element = r"element \[17\] is \S+, but must be \S+ \(off by 2, allowed \S+\); stored by program \(1, 0, 0\) of "
+    (message,) = messages(results_of(tmp_path, SCALE, code=code.replace("{returned}", "y")))
+    assert re.fullmatch(wrong + element + r"scale_kernel, mine.py:9", message)
+    template = SCALE.replace("reference=lambda x: 2 * x", "reference=lambda x: (x + 1, 2 * x)")
+    (message,) = messages(results_of(tmp_path, template, code=code.replace("{returned}", "x + 1, y")))
+    assert re.fullmatch(wrong + "output 1, " + element + r"scale_kernel, mine.py:9", message)
 
 
 def test_spec_without_kernels_passes(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def check(
 
     Without a GPU the kernels run in the interpreter. Exit status 1 if a comparison fails.
     """
-    from tilesmith.lab.check_call import as_json
+    from tilesmith.lab.check_call import as_json, comparisons
 
     operators()  # refuses in one line where torch or Triton is missing
     wanted = check_child.Wanted(what or [], dtype or [], case or [], layout or [])
@@ -54,9 +54,9 @@ def check(
         write_json(json, as_json(results))
     failures = sum(not result.passed for result in results)
     if failures:
-        console.print(f"[bold red]{failures} of {len(results)} comparisons failed[/]")
+        console.print(f"[bold red]{failures} of {comparisons(len(results))} failed[/]")
         raise typer.Exit(CHECK_FAILED)
-    console.print(f"all {len(results)} comparisons passed")
+    console.print(f"{'' if len(results) == 1 else 'all '}{comparisons(len(results))} passed")
 
 
 def chosen_specs(names: Sequence[str]) -> list[Spec]:
@@ -192,10 +192,12 @@ def _line(result: Result) -> Text:
 def _summary(spec: check_child.Started, results: Sequence[Result], configurations: str) -> Text:
     from rich.text import Text
 
+    from tilesmith.lab.check_call import comparisons
+
     wrong = sum(not result.passed for result in results)
     verdict = (f"{wrong} wrong", "red") if wrong else ("right", "")
     used = max((result.error / result.allowed for result in results if result.allowed), default=0.0)
     exact = "" if wrong else f"; largest error {used:.0%} of the allowed error"
     beyond = f"; only on a GPU: {', '.join(spec.left_out)}" if spec.left_out else ""
     tuned = f"; {configurations}" if configurations else ""
-    return Text.assemble(f"{spec.name}: ", verdict, f", {len(results)} comparisons{exact}{tuned}{beyond}")
+    return Text.assemble(f"{spec.name}: ", verdict, f", {comparisons(len(results))}{exact}{tuned}{beyond}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,8 +19,8 @@ from tilesmith.lab.conduct import NO_KERNEL, computed_without_kernels, repeated_
 from tilesmith.lab.errors import with_explanation
 from tilesmith.lab.expected import LARGE, Call, Expected
 from tilesmith.lab.races import RaceFinder
-from tilesmith.lab.store_log import StoreLog
-from tilesmith.spec import Case, Inputs, Layout, Spec, SpecError, described, source_of
+from tilesmith.lab.store_log import StoreLog, distinct_texts, explained
+from tilesmith.spec import COTANGENTS, Case, Inputs, Layout, Spec, SpecError, described, source_of
 from tilesmith.toolchain import interpreter
 
 # Larger cases need a GPU: the interpreter takes about a millisecond per program and operation.
@@ -227,7 +226,7 @@ def _further_calls(
     def faults(others: Sequence[Inputs], differentiable: Sequence[str]) -> Iterator[Result]:
         for message in repeated_calls(
             spec.op, spec.reference, inputs, others, differentiable, first,
-            lambda: kernels_on(trial.device, launches), spec.roundings,
+            lambda stores: kernels_on(trial.device, launches, stores), spec.roundings,
         ):  # fmt: skip
             yield trial.failure("second call", message)
 
@@ -245,13 +244,13 @@ def _further_calls(
 
 
 def _expected(trial: Trial, inputs: Inputs) -> Expected:
-    spec = trial.spec
+    spec, layout = trial.spec, trial.layout.in_turn(COTANGENTS)
     try:
         return Expected(
             spec.reference,
             inputs,
             spec.leaves(inputs),
-            lambda output: trial.layout(torch.randn(output.shape, dtype=trial.dtype, device=output.device)),
+            lambda output: layout(torch.randn(output.shape, dtype=trial.dtype, device=output.device)),
         )
     except Exception as error:
         reason = described(error, source_of(spec.reference))
@@ -321,57 +320,8 @@ def _gradient_results(trial: Trial, name: str, tried: _Tried, expected: Expected
 
 
 def _judged(trial: Trial, what: str, comparison: Comparison, ours: Tensor, exact: Tensor, stores: StoreLog) -> Result:
-    message = "" if comparison.passed else _explained(comparison, ours, exact, stores)
+    message = "" if comparison.passed else explained(comparison, ours, exact, stores)
     return trial.result(what, comparison.error, comparison.allowed, message)
-
-
-def _explained(comparison: Comparison, ours: Tensor, exact: Tensor, stores: StoreLog) -> str:
-    """Return what is wrong: the first wrong element, who stored it, and how many are wrong."""
-    element = _element(comparison, ours, exact, stores)
-    if comparison.wrong_elements == 0:
-        return (
-            f"every element is within its limit, but the norm of the error is {comparison.error:.3g} of the "
-            f"reference's norm, allowed {comparison.allowed:.3g}; closest to its limit: {element}"
-        )
-    if comparison.wrong_elements == 1:
-        return element
-    worst = ""
-    if comparison.worst != comparison.first and comparison.worst_error < float("inf"):
-        worst = f", the worst is {list(comparison.worst)}, off by {comparison.worst_error:.2g}"
-    return f"{element}; {comparison.wrong_elements} of {ours.numel()} elements are wrong{worst}"
-
-
-def _element(comparison: Comparison, ours: Tensor, exact: Tensor, stores: StoreLog) -> str:
-    index = comparison.first
-    got, wanted = ours[index].item(), exact[index].item()
-    place = f"element {list(index)}" if index else "the value"
-    writer = stores.writer_of(ours, index)
-    written_by_kernels = writer is None and stores.wrote_into(ours)
-    if written_by_kernels and _is_poison(got, ours.dtype):
-        return f"{place} was never written; it must be {wanted:g}"
-    text = "{} is {}, but must be {}".format(place, *_distinct_texts(got, wanted))
-    if comparison.first_error < float("inf"):
-        text += f" (off by {comparison.first_error:.2g}, allowed {comparison.first_allowed:.2g})"
-    if writer is not None:
-        return f"{text}; stored by {writer}"
-    if written_by_kernels:
-        return f"{text}; not stored by a kernel"
-    if got != got:
-        return f"{text}; new memory holds NaN, so it may never have been written"
-    return text
-
-
-def _is_poison(value: Any, dtype: torch.dtype) -> bool:
-    """Return whether this value is the filling of new memory."""
-    return bool(
-        value != value or (not dtype.is_floating_point and dtype != torch.bool and value == torch.iinfo(dtype).max)
-    )
-
-
-def _distinct_texts(one: float, other: float) -> tuple[str, str]:
-    """Return two numbers with as many digits as needed to see the difference."""
-    pairs = [(f"{one:.{digits}g}", f"{other:.{digits}g}") for digits in range(6, 18)]
-    return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
 
 
 def _unchanged(trial: Trial, inputs: Inputs, before: Inputs, stores: StoreLog) -> Iterator[Result]:
@@ -379,7 +329,7 @@ def _unchanged(trial: Trial, inputs: Inputs, before: Inputs, stores: StoreLog) -
         if isinstance(value, Tensor) and not identical(value, before[name]):
             changed = (value != before[name]) & ~((value != value) & (before[name] != before[name]))
             index = [int(part) for part in changed.nonzero()[0]]
-            was, now = _distinct_texts(before[name][tuple(index)].item(), value[tuple(index)].item())
+            was, now = distinct_texts(before[name][tuple(index)].item(), value[tuple(index)].item())
             writer = stores.writer_of(value, index)
             stored = f"; stored by {writer}" if writer else ""
             message = f"the operator changes its input: element {index} was {was} and is now {now}{stored}"

@@ -82,12 +82,12 @@ class Checked(Sequence[Result]):
         error = "" if self.failures else f"; largest error {used:.0%} of the allowed error"
         beyond = f"; only on a GPU: {', '.join(self.left_out)}" if self.left_out else ""
         tuned = f"; {self.configurations}" if self.configurations else ""
-        return f"{self.op}: {verdict}, {len(self.results)} comparisons{error}{tuned}{beyond}"
+        return f"{self.op}: {verdict}, {comparisons(len(self.results))}{error}{tuned}{beyond}"
 
     def _headline(self) -> Headline:
         if self.passed:
-            return Headline(f"{len(self.results)} right", f"of {len(self.results)} comparisons", "good")
-        return Headline(f"{len(self.failures)} wrong", f"of {len(self.results)} comparisons", "bad")
+            return Headline(f"{len(self.results)} right", f"of {comparisons(len(self.results))}", "good")
+        return Headline(f"{len(self.failures)} wrong", f"of {comparisons(len(self.results))}", "bad")
 
     def _complaints(self) -> list[Listing]:
         return [Listing(_line(result), "bad") for result in self.failures[:MOST_FAILURES]]
@@ -138,6 +138,10 @@ def check(
     tried = {trial.case.name for trial in chosen}
     left_out = () if cases is not None else tuple(case.name for case in spec.cases if case.name not in tried)
     return Checked(spec.name, tuple(results), left_out, launches.summary(), tuple(launches.notes()))
+
+
+def comparisons(number: int) -> str:
+    return f"{number} comparison{'' if number == 1 else 's'}"
 
 
 def as_json(results: Iterable[Result]) -> dict[str, Any]:

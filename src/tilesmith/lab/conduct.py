@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tilesmith.lab.comparison import identical
 from tilesmith.lab.expected import Call, Expected
+from tilesmith.lab.store_log import StoreLog, explained
 from tilesmith.spec import Inputs
 from tilesmith.toolchain import interpreter
 
@@ -62,7 +63,7 @@ def repeated_calls(
     others: Sequence[Inputs],
     differentiable: Sequence[str],
     first: Sequence[Tensor],
-    running: Callable[[], AbstractContextManager[Any]],
+    running: Callable[[StoreLog], AbstractContextManager[Any]],
     roundings: int = 1,
 ) -> Iterator[str]:
     """Call again with other numbers in the same memory, once for each of `others`. Yield the first fault.
@@ -77,18 +78,20 @@ def repeated_calls(
             changed = other_numbers({**inputs, **before}, other)
             expected = Expected(reference, changed)
             given = {name: _overwritten(value, changed[name]) for name, value in inputs.items()}
-            with running():
+            stores = StoreLog()
+            with running(stores):
                 outputs = Call(op, given, differentiable).outputs
-            fault = _fault(outputs, earlier, expected, roundings)
+            fault = _fault(outputs, earlier, expected, roundings, stores)
             if fault:
                 yield fault
                 return
             earlier.append((outputs, [output.clone() for output in outputs]))
         if not differentiable and sum(value.nbytes for value in before.values()) <= FEW_BYTES:
             for _ in range(CALLS_OF_FEW):
-                with running():
+                stores = StoreLog()
+                with running(stores):
                     outputs = Call(op, given, differentiable).outputs
-                fault = _fault(outputs, earlier, expected, roundings)
+                fault = _fault(outputs, earlier, expected, roundings, stores)
                 if fault:
                     yield fault
                     return
@@ -103,15 +106,19 @@ def _fault(
     earlier: Sequence[tuple[Sequence[Tensor], Sequence[Tensor]]],
     expected: Expected,
     roundings: int,
+    stores: StoreLog,
 ) -> str:
     """Return what is wrong with these outputs, or since then with those of earlier calls; nothing if all is right."""
     if [one.shape for one in outputs] != [one.shape for one in expected.exact.outputs]:
         return "a second call with other numbers returns other shapes than the first"
     for number, output in enumerate(outputs):
-        if not expected.compare_output(number, output, roundings).passed:
+        comparison = expected.compare_output(number, output, roundings)
+        if not comparison.passed:
             if any(identical(output, kept[number]) for _, kept in earlier):
                 return "a second call with other numbers of the same shape returns the first result again"
-            return "a second call with other numbers of the same shape gives a wrong result"
+            place = f"output {number}, " if len(outputs) > 1 else ""
+            wrong = explained(comparison, output, expected.exact.outputs[number], stores)
+            return f"a second call with other numbers of the same shape gives a wrong result: {place}{wrong}"
     taken = {_start(one) for old, _ in earlier for one in old if one.numel()}
     if taken & {_start(one) for one in outputs if one.numel()}:
         return "a second call returns the memory of the first result: a later call overwrites an earlier result"
