@@ -14,7 +14,7 @@ import atexit
 import os
 import runpy
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from types import TracebackType
@@ -114,7 +114,12 @@ def _run(pipe: Connection, options: Any, script: str, arguments: Sequence[str]) 
 
 def _run_program(script: str, session: Any) -> None:
     """Run a file or a module as `python` would, then the operator of its SPEC, if it has one and launched nothing."""
+    from tilesmith.lab.inspect.options import InspectError
+
+    case = session.options.case
     if not Path(script).is_file():
+        if case is not None:
+            raise InspectError(f"--case {case!r}: {script} is not a file with a SPEC")
         sys.path.insert(0, "")
         runpy.run_module(script, run_name="__main__", alter_sys=True)
         return
@@ -125,17 +130,45 @@ def _run_program(script: str, session: Any) -> None:
     from tilesmith.spec import Spec
 
     spec = names.get("SPEC")
-    if isinstance(spec, Spec) and not session.launches:
-        _call_operator(spec)
+    if not isinstance(spec, Spec):
+        if case is not None:
+            raise InspectError(f"--case {case!r}: {script} has no SPEC")
+    elif case is not None or not session.launches:
+        _call_operator(spec, case, session.note)
 
 
-def _call_operator(spec: Any) -> None:
-    """Call the operator once on the inputs of its first case, forward and backward."""
+def _chosen_case(spec: Any, name: str | None) -> Any:
+    """Return the case with this name; by default the largest of those that `check` runs without a GPU."""
+    from tilesmith.lab.check import interpretable
+    from tilesmith.lab.inspect.options import InspectError
+    from tilesmith.spec import SpecError
+
+    if name is not None:
+        try:
+            return spec.case(name)
+        except SpecError as error:
+            raise InspectError(f"--case: {error}") from None
+    small = [case for case in spec.cases if interpretable(spec, case)] or spec.cases[:1]
+    return small[0] if len(small) == 1 else max(small, key=lambda case: _input_bytes(spec, case))
+
+
+def _input_bytes(spec: Any, case: Any) -> int:
+    import torch
+
+    inputs = spec.inputs(case, spec.dtypes[0], "cpu")
+    return sum(value.nbytes for value in inputs.values() if isinstance(value, torch.Tensor))
+
+
+def _call_operator(spec: Any, name: str | None, note: Callable[[str], None]) -> None:
+    """Call the operator once on the inputs of one case, forward and backward."""
     import torch
 
     from tilesmith.spec import called
 
-    inputs = spec.inputs(spec.cases[0], spec.dtypes[0], "cuda")
+    case = _chosen_case(spec, name)
+    others = "" if name is not None or len(spec.cases) == 1 else "; --case names another"
+    note(f"{spec.name} was called with case {case.name}{others}")
+    inputs = spec.inputs(case, spec.dtypes[0], "cuda")
     leaves = [inputs[name].requires_grad_() for name in spec.leaves(inputs)] if spec.differentiable else []
     result = called(spec.op, inputs)
     outputs = [one for one in (result if isinstance(result, tuple) else (result,)) if isinstance(one, torch.Tensor)]
