@@ -178,6 +178,18 @@ def test_a_folder_that_python_cannot_run_is_refused(tmp_path: Path, monkeypatch:
 
 
 @FORKED
+def test_a_kernel_that_never_ends_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "endless.py"
+    loop = "    while tl.program_id(0) < 1:\n        places += 1\n"
+    script.write_text((KERNEL % 0).replace("    mask =", loop + "    mask ="))
+    result = run(script, "--timeout", 2)
+    lines = [script.read_text()[: script.read_text().index(text)].count("\n") + 1 for text in ("while", "+= 1")]
+    assert result.exit_code == 1
+    named = [f"after 2 s in kernel shift_kernel (endless.py:{line}) and was stopped" for line in lines]
+    assert any(one in result.stderr for one in named), result.stderr
+
+
+@FORKED
 @pytest.mark.parametrize(("options", "programs", "note"), [
     ((), 4, "op was called with case odd; --case names another"), (("--case", "one"), 1, "op was called with case one")
 ])  # fmt: skip

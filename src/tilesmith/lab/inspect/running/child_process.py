@@ -13,11 +13,12 @@ if __name__ == "__main__":
 import atexit
 import os
 import runpy
+import signal
 import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 ADDRESS = "TILESMITH_INSPECT"  # the environment variable with the address of the inspecting process
@@ -97,6 +98,7 @@ def _run(pipe: Connection, options: Any, script: str, arguments: Sequence[str]) 
     from tilesmith.lab.inspect.running.watch import watching
 
     session = _session(options, _Line(os.environ[ADDRESS], pipe))
+    signal.signal(signal.SIGUSR1, lambda number, frame: pipe.send(("position", _kernel_that_runs(frame))))
     pipe.send(("started", session.has_gpu, session.sector_bytes, triton.__version__))
     sys.argv = [script, *arguments]
     try:
@@ -175,6 +177,23 @@ def _call_operator(spec: Any, name: str | None, note: Callable[[str], None]) -> 
     wanted = [one for one in outputs if one.requires_grad]
     if leaves and wanted:
         torch.autograd.grad(wanted, leaves, [torch.ones_like(one) for one in wanted], allow_unused=True)
+
+
+def _kernel_that_runs(frame: FrameType | None) -> str:
+    """Return the kernel that the interpreter runs in this frame, and its line; empty where there is none."""
+    from tilesmith.toolchain.interpreter import running
+    from tilesmith.toolchain.interpreter.memory import is_user_code
+
+    ours = str(Path(__file__).parents[2]) + os.sep  # what observes kernels
+    inside: list[FrameType] = []
+    while frame is not None and frame.f_code.co_filename != running.__file__:
+        if is_user_code(frame.f_code.co_filename) and not frame.f_code.co_filename.startswith((ours, "<string>")):
+            inside.append(frame)
+        frame = frame.f_back
+    if frame is None or not inside:
+        return ""
+    file, line = Path(inside[0].f_code.co_filename).name, inside[0].f_lineno
+    return f"{inside[-1].f_code.co_name} ({file}:{line})"
 
 
 def _summary(session: Any, script: str, arguments: Sequence[str]) -> dict[str, Any]:
