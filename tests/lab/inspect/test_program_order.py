@@ -108,3 +108,17 @@ def test_an_error_of_the_interpreter_tells_an_overflow(row_stride: int, overflow
         )
     assert ("int32 overflow at" in str(caught.value)) is overflows
     assert ("in 64 bits" in str(caught.value)) is overflows
+
+
+def test_a_race_of_a_load_and_a_store_in_one_line_is_said_once() -> None:
+    y = torch.zeros(16)
+    found = inspect(lambda: faulty.add_without_atomic[(4,)](y, 16, BLOCK=16), targets=HOPPER)
+    messages = [one.message for one in found.findings if one.kind == "race"]
+    assert sorted("one reads it" in message for message in messages) == [False, True]
+
+
+@pytest.mark.parametrize(("n", "share"), [(1, "more than 99%"), (256, "75%")])
+def test_all_lanes_are_masked_off_only_where_none_is_live(n: int, share: str) -> None:
+    y = torch.zeros(1024)
+    found = inspect(lambda: faulty.add_without_atomic[(1,)](y, n, BLOCK=1024), targets=HOPPER)
+    assert {one.message.partition(" of the")[0] for one in found.findings if one.kind == "masked-waste"} == {share}

@@ -72,8 +72,13 @@ class Sanitizer:
             if error.access.overflow is not None:  # known since the end of its program
                 self._overflow(error.access, error.access.argument)
         for (kind, *where), incident in self._incidents.items():
-            if (HIDDEN_BY.get(kind), *where) not in self._incidents:
+            if (HIDDEN_BY.get(kind), *where) not in self._incidents and not self._is_said_of_load(incident):
                 yield incident
+
+    def _is_said_of_load(self, store: Incident) -> bool:
+        """Return whether a load of the same line has the race of a store with what other programs read."""
+        load = (store.kind, store.file, store.line, "load", store.argument)
+        return store.kind == "read-write" and store.access == "store" and load in self._incidents
 
     def out_of_bounds(self, error: OutOfBounds) -> None:
         incident = self._incident("out-of-bounds", error.access, error.access.argument)
