@@ -30,6 +30,21 @@ shift_kernel[(4,)](x, y, 1000, BLOCK=256)
 """
 
 
+SPEC = """
+from tilesmith.spec import Case, Spec
+
+def op(x):
+    shift_kernel[(triton.cdiv(x.numel(), 256),)](x, torch.empty_like(x), x.numel(), BLOCK=256)
+    return x
+
+def make_inputs(case, dtype, device):
+    return {"x": torch.randn(case.n, dtype=dtype, device=device)}
+
+SPEC = Spec(name="op", op=op, reference=lambda x: x, make_inputs=make_inputs, differentiable=False,
+            cases=[Case("one", n=1), Case("odd", n=1000)])
+"""
+
+
 def run(*arguments: object) -> Any:
     return CliRunner().invoke(app, ["inspect", *map(str, arguments)])
 
@@ -160,3 +175,41 @@ def test_a_folder_that_python_cannot_run_is_refused(tmp_path: Path, monkeypatch:
     result = run("plain_folder")
     assert result.exit_code == 2
     assert "plain_folder is not a file, nor a module" in result.stderr
+
+
+@FORKED
+def test_a_kernel_that_never_ends_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "endless.py"
+    loop = "    while tl.program_id(0) < 1:\n        places += 1\n"
+    script.write_text((KERNEL % 0).replace("    mask =", loop + "    mask ="))
+    result = run(script, "--timeout", 2)
+    lines = [script.read_text()[: script.read_text().index(text)].count("\n") + 1 for text in ("while", "+= 1")]
+    assert result.exit_code == 1
+    named = [f"after 2 s in kernel shift_kernel (endless.py:{line}) and was stopped" for line in lines]
+    assert any(one in result.stderr for one in named), result.stderr
+
+
+@FORKED
+@pytest.mark.parametrize(("options", "programs", "note"), [
+    ((), 4, "op was called with case odd; --case names another"), (("--case", "one"), 1, "op was called with case one")
+])  # fmt: skip
+def test_a_case_of_a_spec_is_chosen_and_named(
+    tmp_path: Path, options: tuple[str, ...], programs: int, note: str
+) -> None:
+    script, found = tmp_path / "op.py", tmp_path / "found.json"
+    script.write_text((KERNEL % 0).partition("x = torch.ones")[0] + SPEC)
+    result = run(script, *options, "--json", found)
+    assert result.exit_code == 0, result.output
+    assert note in result.output
+    written = json.loads(found.read_text())
+    assert (written["notes"], written["kernels"][0]["programs"]) == ([note], programs)
+
+
+@FORKED
+def test_an_unknown_case_is_refused(tmp_path: Path, good: Path) -> None:
+    script = tmp_path / "op.py"
+    script.write_text((KERNEL % 0).partition("x = torch.ones")[0] + SPEC)
+    result = run(script, "--case", "two")
+    assert (result.exit_code, result.stderr) == (2, "tilesmith: --case: op has no case 'two'; it has one, odd\n")
+    result = run(good, "--case", "two")
+    assert (result.exit_code, result.stderr) == (2, f"tilesmith: --case 'two': {good} has no SPEC\n")

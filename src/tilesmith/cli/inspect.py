@@ -44,6 +44,12 @@ def inspect(
         str | None,
         typer.Option(metavar="N|FIELD=VALUE,…|all", help="The configuration of an autotuner to use; all: a table."),
     ] = None,
+    case: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The case of the file's SPEC to call. Default: the largest that needs no GPU."
+        ),
+    ] = None,
     precision: Annotated[
         bool, typer.Option("--precision", help="Show the error of each line beside float64; takes longer.")
     ] = False,
@@ -61,7 +67,9 @@ def inspect(
     Every launch is traced in the interpreter and compiled for NVIDIA and AMD GPUs. Exit status 1 if a finding is an
     error, or if the script fails.
     """
-    options = replace(_options(target or [], programs, config, device, asm, kernel or []), precision=precision)
+    options = replace(
+        _options(target or [], programs, config, device, asm, kernel or []), precision=precision, case=case
+    )
     found = _run(*_program([script, *(arguments or [])]), options, timeout, memory)
     if json:
         from tilesmith.lab.inspect.output.json_output import as_json

@@ -8,6 +8,7 @@ import pytest
 
 from tilesmith.lab.inspect.model import Inspection
 from tilesmith.lab.inspect.options import InspectOptions
+from tilesmith.lab.inspect.output.json_output import as_json
 from tilesmith.lab.inspect.running.script import Limits, inspect_script
 from tilesmith.toolchain.compiler import Target
 
@@ -183,6 +184,15 @@ def test_the_operator_of_a_spec_is_called_where_the_file_launches_nothing(tmp_pa
     assert found.ending.kind == "finished", found.ending.traceback
     assert [kernel.name for kernel in found.kernels] == ["double_kernel"]
     assert found.kernels[0].grid == (4, 1, 1)
+
+
+@FORKED
+def test_the_largest_case_that_needs_no_gpu_is_called(tmp_path: Path) -> None:
+    cases = 'Case("one", n=1), Case("odd", n=1000), Case("few", n=10), Case("huge", n=1 << 40)'
+    found = run(tmp_path, SPEC.replace('Case("odd", n=1000)', cases))
+    assert found.kernels[0].grid == (4, 1, 1)
+    assert found.notes == ("double was called with case odd; --case names another",)
+    assert as_json(found)["notes"] == list(found.notes)
 
 
 @FORKED

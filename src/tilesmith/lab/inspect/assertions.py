@@ -52,7 +52,7 @@ def assert_in_bounds(subject: Subject) -> None:
         f"{kernel.name} ({finding.file}:{finding.line}): {finding.message}"
         for kernel in _kernels(subject)
         for finding in kernel.findings
-        if finding.kind == "out-of-bounds"
+        if finding.kind in ("out-of-bounds", "overflow")
     ]
     assert not bad, "out of bounds:\n" + "\n".join(bad)
 

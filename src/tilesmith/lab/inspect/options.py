@@ -30,6 +30,7 @@ class InspectOptions:
     seconds: float = 3.0  # time to trace one launch
     suspects: bool = True  # compute the addresses of all programs, and trace those out of bounds or that share elements
     config: str | None = None  # an autotuner's configuration: its number, FIELD=VALUE,…, or all
+    case: str | None = None  # of the file's SPEC; None: the largest that the interpreter can run
     kernels: tuple[str, ...] = ()  # kernel names to inspect; empty: all
     device: str | None = None  # the device to predict for
     precision: bool = False  # also compute sampled programs in float64, and show the error by line

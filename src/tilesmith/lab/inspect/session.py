@@ -253,7 +253,10 @@ class Session:
         """Add a finding to the kernel whose untraced program goes out of bounds."""
         access = error.access
         for number, kernel in enumerate(self.kernels):
-            if kernel.name == access.kernel and not any(one.kind == "out-of-bounds" for one in kernel.findings):
+            if kernel.name == access.kernel and not {one.kind for one in kernel.findings} & {
+                "out-of-bounds",
+                "overflow",
+            }:
                 self._add_finding(number, late_out_of_bounds(error))
 
     def _note_writers(self, number: int, launched: Launched, trace: Trace) -> None:

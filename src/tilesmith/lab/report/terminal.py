@@ -73,11 +73,13 @@ def _grid() -> Grid:
 
 def _table(table: Table) -> RenderableType:
     grid = Grid(box=None, pad_edge=False)
-    for column in table.columns:
+    for number, column in enumerate(table.columns):
+        longest = max((row[number].text for row in table.rows), key=len, default="")
+        with_unit = column.holds == "number" and " " in longest and len(longest) >= len(column.heading)
         grid.add_column(
             Text(column.heading),
             justify="right" if column.holds == "number" else "left",
-            no_wrap=column.holds == "code",
+            no_wrap=column.holds == "code" or with_unit,  # other columns wrap first
             max_width=_CODE_WIDTH if column.holds == "code" else None,
             header_style="dim",
         )

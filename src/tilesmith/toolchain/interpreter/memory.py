@@ -34,6 +34,7 @@ Program = tuple[int, int, int]
 _NOT_USER_CODE = tuple(f"{Path(file).parent}{os.sep}" for file in (triton.__file__, __file__))
 MANY_LANES = 1 << 12  # from there on, numpy indexing beats the loop over lanes (8192: 118 against 184 µs)
 _NOWHERE = ("<unknown>", 0)
+IN_64_BITS = "compute the offset in 64 bits: index.to(tl.int64) * stride"
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Access:
     - `argument`: the parameter that the pointer came from; None where it was made from an integer.
     - `value`: what is written; bf16 and fp8 are widened to float32.
     - `overflow`: the line where 32-bit arithmetic on the address overflowed. Known only for programs that an observer
-      follows.
+      follows, and after the end of a program with an access out of bounds.
     """
 
     kind: str
@@ -102,6 +103,10 @@ class OutOfBounds(Exception):
         super().__init__(message)
         self.access = access
         self.bad_lanes = bad_lanes
+
+    def __str__(self) -> str:
+        place = self.access.overflow
+        return super().__str__() + (f": int32 overflow at {place[0]}:{place[1]}, {IN_64_BITS}" if place else "")
 
 
 class Misuse(Exception):
@@ -236,6 +241,8 @@ class Memory:
         self.observers = observers
         self.regions = {name: Region.of(name, tensor) for name, tensor in tensors_in(arguments)}
         self._others: list[Region] = []
+        self.refused: list[OutOfBounds] = []  # accesses of the last program
+        self.repeated = 0  # programs that ran again to explain such accesses
         self.doubt: Doubt | None = None  # lanes of the last load that must not decide a result
         self.place: tuple[str, int] | None = None  # file and line of an access that no kernel's frame performs
 
@@ -279,10 +286,8 @@ class Memory:
     def misuse(self, program: Program, file: str, line: int, message: str) -> None:
         """Show the observers a wrong use of shared memory; raise it where there are none."""
         misuse = Misuse(message, program, file, line)
-        for observer in self.observers:
+        for observer in self.observers or [Observer()]:
             observer.misuse(misuse)
-        if not self.observers:
-            raise misuse
 
     def holds(self, pointers: Any, mask: NDArray[np.bool_] | None) -> bool:
         """Return whether all lanes of a mask are inside the memory that the pointers may access."""
@@ -307,9 +312,10 @@ class Memory:
         first, last = int(active.min()), int(active.max()) + element_bytes
         if own is not None:
             return own.contains(first, last)
-        if any(region.contains(first, last) for region in self._reachable()):
-            return True
-        if self._lanes_inside(active, element_bytes, self._reachable()).all():
+        if (
+            any(region.contains(first, last) for region in self._reachable())
+            or self._lanes_inside(active, element_bytes, self._reachable()).all()
+        ):
             return True
         self._others = _live_tensors()
         return bool(self._lanes_inside(active, element_bytes, self._reachable()).all())
@@ -332,14 +338,11 @@ class Memory:
         return inside
 
     def _refuse(self, access: Access, own: Region | None) -> NDArray[np.bool_]:
-        reachable = self._reachable() if own is None else [own]
-        inside = self._lanes_inside(access.addresses, access.element_bytes, reachable)
+        inside = self._lanes_inside(access.addresses, access.element_bytes, [own] if own else self._reachable())
         bad = access.mask & ~inside
-        nameable = list(self.regions.values()) if own is None else [own]
-        error = OutOfBounds(self._message(access, bad, nameable), access, bad)
-        if not self.observers:
-            raise error
-        for observer in self.observers:
+        error = OutOfBounds(self._message(access, bad, [own] if own else [*self.regions.values()]), access, bad)
+        self.refused = [*self.refused, error][:8]  # enough to explain
+        for observer in self.observers or [Observer()]:
             observer.out_of_bounds(error)
         allowed: NDArray[np.bool_] = access.mask & inside
         return allowed
@@ -348,10 +351,8 @@ class Memory:
         # A negative address has wrapped to the end of the address space.
         address = int(access.addresses[bad].astype(np.int64).flat[0])
         direction = {"load": "load from", "store": "store to", "atomic": "atomic on"}[access.kind]
-        if regions:
-            place = min(regions, key=lambda region: region.distance(address)).describe(address)
-        else:
-            place = f"address {address:#x}, where no tensor lies"
+        nearest = min(regions, key=lambda region: region.distance(address), default=None)
+        place = nearest.describe(address) if nearest else f"address {address:#x}, where no tensor lies"
         return (
             f"{access.kernel} ({access.file}:{access.line}), program {access.program}: {direction} {place}"
             f" ({np.count_nonzero(bad)} of {access.mask.size} lanes out of bounds)"

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import triton.language as tl
 from numpy.typing import NDArray
 from triton.runtime.interpreter import TensorHandle
 
-from tilesmith.toolchain.interpreter.memory import Observer, Program, kernel_position
+from tilesmith.toolchain.interpreter.memory import Memory, Observer, OutOfBounds, Program, kernel_position
 from tilesmith.toolchain.interpreter.values.precision import Numbers
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ _EXACT: dict[str, Callable[[Any, Any], Any]] = {
 }
 _CONVERSIONS = ("int_cast", "trunc")
 _NOWHERE = np.zeros(1, dtype=bool)
+MOST_REPEATED = 8  # programs of a launch
 
 
 class Overflow(NamedTuple):
@@ -88,11 +89,79 @@ class Operation:
 
 
 @contextmanager
-def following(builder: Builder, observers: Sequence[Observer]) -> Iterator[None]:
-    """Show the observers each operation that the builder performs, inside the context."""
+def following(
+    builder: Builder, observers: Sequence[Observer], run: Callable[[], Any] | Literal[False]
+) -> Iterator[None]:
+    """Show the observers each operation that the builder performs, inside the context. `run` repeats the program.
+
+    Without observers, a program with an access out of bounds runs again to tell whether its address overflowed.
+    """
+    memory = builder.memory
+    memory.refused.clear()
     if not observers:
-        yield
+        try:
+            yield
+        finally:
+            if run and memory.refused and memory.repeated < MOST_REPEATED:
+                memory.repeated += 1
+                find_overflows(builder, run)
         return
+    with _recording(builder, observers):
+        yield
+
+
+def find_overflows(builder: Builder, run: Callable[[], Any]) -> None:
+    """Set `overflow` of the accesses that were out of bounds: run their programs again, followed, without effect."""
+    memory = builder.memory
+    try:
+        for program in {error.access.program for error in memory.refused}:
+            builder.grid_idx = program
+            builder.memory = _Repeated(memory, program)
+            with suppress(Exception), _recording(builder, []):
+                run()
+    finally:
+        builder.memory = memory
+
+
+class _Explained(Exception):
+    pass
+
+
+class _Repeated(Memory):
+    """The memory of a program that runs again: nothing is stored."""
+
+    def __init__(self, memory: Memory, program: Program) -> None:
+        super().__init__(memory.kernel, {}, [])
+        self.regions = memory.regions
+        self._unexplained = [error for error in memory.refused if error.access.program == program]
+
+    def admit(
+        self, kind: str, program: Program, pointers: Any, mask: NDArray[np.bool_], *facts: Any
+    ) -> NDArray[np.bool_]:
+        try:
+            lanes = super().admit(kind, program, pointers, mask, *facts)
+        except OutOfBounds as error:
+            lanes = mask & ~error.bad_lanes
+            self._explain(error)
+        if kind == "atomic" or not self._unexplained:
+            raise _Explained  # a program may wait for what its atomic does
+        return lanes if kind == "load" else np.zeros_like(mask)
+
+    def _explain(self, found: OutOfBounds) -> None:
+        for error in self._unexplained:
+            if _where(error) == _where(found):
+                error.access = replace(error.access, overflow=found.access.overflow)
+                self._unexplained.remove(error)
+                return
+
+
+def _where(error: OutOfBounds) -> tuple[Any, ...]:
+    access = error.access
+    return access.kind, access.file, access.line, access.argument
+
+
+@contextmanager
+def _recording(builder: Builder, observers: Sequence[Observer]) -> Iterator[None]:
     recorder = Recorder(builder, observers)
     names = [name for name in builder.operation_names if name not in _NOT_WRAPPED]
     for name in names:

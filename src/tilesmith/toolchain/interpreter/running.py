@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from typing import Any, Protocol, TypeVar
 
@@ -27,7 +27,7 @@ from tilesmith.toolchain.interpreter.host import HostCopies, require_launchable
 from tilesmith.toolchain.interpreter.language import Language
 from tilesmith.toolchain.interpreter.memory import Memory, Observer, OutOfBounds, Program, is_user_code
 from tilesmith.toolchain.interpreter.numerics import numpy_dtype
-from tilesmith.toolchain.interpreter.operations import following
+from tilesmith.toolchain.interpreter.operations import find_overflows, following
 from tilesmith.toolchain.interpreter.patches import pointer_to
 from tilesmith.toolchain.interpreter.ptx import UnknownOperation
 from tilesmith.toolchain.interpreter.rewriting import as_jit_function
@@ -269,7 +269,7 @@ def _launch(
     # Infinities and NaN are ordinary values for a kernel, so numpy must not warn.
     with _in_place(kernel), np.errstate(all="ignore"):
         function = language.rewritten(kernel)
-        values = _values(kernel, hosted)
+        run = partial(function, **_values(kernel, hosted))
         for program in _every_program(grid) if programs is None else programs:
             builder.grid_idx = program
             if warps:
@@ -277,8 +277,8 @@ def _launch(
             followers = [observer for observer in observers if observer.follows(program)]
             try:
                 # Undefined lanes end first: each context restores the builder that it found.
-                with following(builder, followers), stepping(builder, observers), builder.undefined:
-                    function(**values)
+                with following(builder, followers, not warps and run), stepping(builder, observers), builder.undefined:
+                    run()
                     if warps:
                         _gluon().machine.end_partition()
             except OutOfBounds:
@@ -323,6 +323,7 @@ def recording(launched: Launched, observers: Sequence[Observer], kind: type[_Pat
             return path
 
         yield run
+        find_overflows(builder, partial(function, **values))
 
 
 @contextmanager

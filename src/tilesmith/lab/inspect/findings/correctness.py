@@ -14,11 +14,14 @@ from numpy.typing import NDArray
 from tilesmith.lab.errors import explain
 from tilesmith.lab.inspect.findings.evidence import Evidence
 from tilesmith.lab.inspect.metrics.launch_metrics import element_name
-from tilesmith.lab.inspect.model import Finding, Kernel, Severity
+from tilesmith.lab.inspect.model import Finding, Kernel, Program, Severity
 from tilesmith.lab.inspect.tracing.sanitizer import Incident
 from tilesmith.lab.inspect.tracing.trace import Trace
 from tilesmith.toolchain.interpreter import OutOfBounds
+from tilesmith.toolchain.interpreter.memory import IN_64_BITS
 from tilesmith.toolchain.interpreter.running import UNKNOWN
+
+MASK_OFF = "Mask off the lanes outside the tensor, or correct the offsets."
 
 
 def kernel_error(evidence: Evidence) -> Iterator[Finding]:
@@ -66,7 +69,7 @@ def explained(trace: Trace, incident: Incident) -> tuple[str, Severity, str, str
         case "out-of-bounds":
             access = incident.message.split(": ", 1)[-1]
             message = f"program {program} does an out-of-bounds {access}; {count}"
-            return "out-of-bounds", "error", message, "Mask off the lanes outside the tensor, or correct the offsets."
+            return "out-of-bounds", "error", message, MASK_OFF
         case "write-write":
             message = f"programs {other} and {program} both write {element} ({count}): their order decides the value"
             return "race", "error", message, "Let each program write its own elements, or add with tl.atomic_add."
@@ -129,10 +132,7 @@ def explained(trace: Trace, incident: Incident) -> tuple[str, Severity, str, str
             return "uninitialised", "error", message, advice
         case _:
             file, _, line = incident.message.rpartition(":")
-            place = f"{Path(file).name}:{line}"
-            message = f"int32 overflow at {place}: the address of this {incident.access} does not fit 32 bits, "
-            message += f"in program {program}"
-            return "overflow", "error", message, "Compute the offset in 64 bits: tl.program_id(0).to(tl.int64)."
+            return "overflow", "error", *_overflow(incident.access, program, file, line)
 
 
 def false_hints(evidence: Evidence) -> Iterator[Finding]:
@@ -175,11 +175,18 @@ def unwritten_result(kernel: Kernel, writer: tuple[str, str, int], elements: NDA
 def late_out_of_bounds(error: OutOfBounds) -> Finding:
     """Return the finding about a program that goes out of bounds, and was not traced."""
     access = error.access
-    message = f"program {access.program} does an out-of-bounds {str(error).split(': ', 1)[-1]}"
-    return Finding(
-        "out-of-bounds", "error", message, "Mask off the lanes outside the tensor, or correct the offsets.",
-        access.file, access.line, linecache.getline(access.file, access.line).strip(), access.program,
-    )  # fmt: skip
+    if access.overflow is not None:
+        kind, (message, advice) = "overflow", _overflow(access.kind, access.program, *access.overflow)
+    else:
+        kind, advice = "out-of-bounds", MASK_OFF
+        message = f"program {access.program} does an out-of-bounds {str(error).split(': ', 1)[-1]}"
+    code = linecache.getline(access.file, access.line).strip()
+    return Finding(kind, "error", message, advice, access.file, access.line, code, access.program)
+
+
+def _overflow(access: str, program: Program, file: str, line: int | str) -> tuple[str, str]:
+    message = f"int32 overflow at {Path(file).name}:{line}: the address of this {access} does not fit 32 bits, "
+    return message + f"in program {program}", f"{IN_64_BITS.capitalize()}."
 
 
 def missing_masks(evidence: Evidence) -> Iterator[Finding]:
@@ -189,7 +196,7 @@ def missing_masks(evidence: Evidence) -> Iterator[Finding]:
         for parameter in evidence.launched.kernel.params
     )
     found = evidence.trace.sanitizer.incidents()
-    outside = {(one.file, one.line) for one in found if one.kind == "out-of-bounds"}
+    outside = {(one.file, one.line) for one in found if one.kind in ("out-of-bounds", "overflow")}
     for place in evidence.metrics.places:
         site = evidence.trace.sites[place]
         if (place.file, place.line) in outside:  # said already, with the elements

@@ -90,7 +90,7 @@ def masked(evidence: Evidence) -> Iterator[Finding]:
         if access.masked_fraction > MASKED_WASTE and prod(access.shape) > 1:
             yield evidence.finding(
                 "masked-waste", "info",
-                f"{access.masked_fraction:.0%} of the lanes of this {access.kind} are masked off",
+                f"{_share(access.masked_fraction)} of the lanes of this {access.kind} are masked off",
                 f"The block of {prod(access.shape):,} elements is larger than the data: use a smaller block.",
                 file=access.file, line=access.line,
             )  # fmt: skip
@@ -106,3 +106,8 @@ def _wasted_bytes(evidence: Evidence, access: AccessFacts) -> int:
         return 0
     extra = access.requests * (access.sectors_per_request - access.ideal_sectors_per_request)
     return round(extra) * evidence.metrics.sector_bytes
+
+
+def _share(fraction: float) -> str:
+    """Return a share in percent; 100% is all of it."""
+    return "more than 99%" if 0.995 <= fraction < 1 else f"{fraction:.0%}"

@@ -13,11 +13,12 @@ if __name__ == "__main__":
 import atexit
 import os
 import runpy
+import signal
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 ADDRESS = "TILESMITH_INSPECT"  # the environment variable with the address of the inspecting process
@@ -97,6 +98,7 @@ def _run(pipe: Connection, options: Any, script: str, arguments: Sequence[str]) 
     from tilesmith.lab.inspect.running.watch import watching
 
     session = _session(options, _Line(os.environ[ADDRESS], pipe))
+    signal.signal(signal.SIGUSR1, lambda number, frame: pipe.send(("position", _kernel_that_runs(frame))))
     pipe.send(("started", session.has_gpu, session.sector_bytes, triton.__version__))
     sys.argv = [script, *arguments]
     try:
@@ -114,7 +116,12 @@ def _run(pipe: Connection, options: Any, script: str, arguments: Sequence[str]) 
 
 def _run_program(script: str, session: Any) -> None:
     """Run a file or a module as `python` would, then the operator of its SPEC, if it has one and launched nothing."""
+    from tilesmith.lab.inspect.options import InspectError
+
+    case = session.options.case
     if not Path(script).is_file():
+        if case is not None:
+            raise InspectError(f"--case {case!r}: {script} is not a file with a SPEC")
         sys.path.insert(0, "")
         runpy.run_module(script, run_name="__main__", alter_sys=True)
         return
@@ -125,23 +132,68 @@ def _run_program(script: str, session: Any) -> None:
     from tilesmith.spec import Spec
 
     spec = names.get("SPEC")
-    if isinstance(spec, Spec) and not session.launches:
-        _call_operator(spec)
+    if not isinstance(spec, Spec):
+        if case is not None:
+            raise InspectError(f"--case {case!r}: {script} has no SPEC")
+    elif case is not None or not session.launches:
+        _call_operator(spec, case, session.note)
 
 
-def _call_operator(spec: Any) -> None:
-    """Call the operator once on the inputs of its first case, forward and backward."""
+def _chosen_case(spec: Any, name: str | None) -> Any:
+    """Return the case with this name; by default the largest of those that `check` runs without a GPU."""
+    from tilesmith.lab.check import interpretable
+    from tilesmith.lab.inspect.options import InspectError
+    from tilesmith.spec import SpecError
+
+    if name is not None:
+        try:
+            return spec.case(name)
+        except SpecError as error:
+            raise InspectError(f"--case: {error}") from None
+    small = [case for case in spec.cases if interpretable(spec, case)] or spec.cases[:1]
+    return small[0] if len(small) == 1 else max(small, key=lambda case: _input_bytes(spec, case))
+
+
+def _input_bytes(spec: Any, case: Any) -> int:
+    import torch
+
+    inputs = spec.inputs(case, spec.dtypes[0], "cpu")
+    return sum(value.nbytes for value in inputs.values() if isinstance(value, torch.Tensor))
+
+
+def _call_operator(spec: Any, name: str | None, note: Callable[[str], None]) -> None:
+    """Call the operator once on the inputs of one case, forward and backward."""
     import torch
 
     from tilesmith.spec import called
 
-    inputs = spec.inputs(spec.cases[0], spec.dtypes[0], "cuda")
+    case = _chosen_case(spec, name)
+    others = "" if name is not None or len(spec.cases) == 1 else "; --case names another"
+    note(f"{spec.name} was called with case {case.name}{others}")
+    inputs = spec.inputs(case, spec.dtypes[0], "cuda")
     leaves = [inputs[name].requires_grad_() for name in spec.leaves(inputs)] if spec.differentiable else []
     result = called(spec.op, inputs)
     outputs = [one for one in (result if isinstance(result, tuple) else (result,)) if isinstance(one, torch.Tensor)]
     wanted = [one for one in outputs if one.requires_grad]
     if leaves and wanted:
         torch.autograd.grad(wanted, leaves, [torch.ones_like(one) for one in wanted], allow_unused=True)
+
+
+def _kernel_that_runs(frame: FrameType | None) -> str:
+    """Return the kernel that the interpreter runs in this frame, and its line; empty where there is none."""
+    from tilesmith.toolchain.interpreter import running
+    from tilesmith.toolchain.interpreter.memory import is_user_code
+
+    ours = str(Path(__file__).parents[2]) + os.sep  # what observes kernels
+    inside: list[FrameType] = []
+    while frame is not None and frame.f_code.co_filename != running.__file__:
+        if is_user_code(frame.f_code.co_filename) and not frame.f_code.co_filename.startswith((ours, "<string>")):
+            inside.append(frame)
+        frame = frame.f_back
+    if frame is None or not inside:
+        return ""
+    file, line = Path(inside[0].f_code.co_filename).name, inside[0].f_lineno
+    return f"{inside[-1].f_code.co_name} ({file}:{line})"
 
 
 def _summary(session: Any, script: str, arguments: Sequence[str]) -> dict[str, Any]:

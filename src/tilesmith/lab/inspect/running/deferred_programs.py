@@ -16,7 +16,8 @@ import torch
 
 from tilesmith.lab.inspect.model import Program
 from tilesmith.lab.inspect.running.tensor_tracker import tensors_in
-from tilesmith.toolchain.interpreter import Launched, Observer, interpret, interpret_together
+from tilesmith.lab.inspect.running.written_memory import WrittenBytes
+from tilesmith.toolchain.interpreter import Launched, interpret, interpret_together
 from tilesmith.toolchain.interpreter.host import with_tensors
 
 LONG_QUEUE = 8  # from there on, work whose results are gone is dropped
@@ -41,7 +42,7 @@ class _Deferred:
 class DeferredPrograms:
     """All work that has not run yet, in launch order. `observer` sees the accesses of programs that run here."""
 
-    def __init__(self, observer: Callable[[Launched], Observer | None] = lambda launched: None) -> None:
+    def __init__(self, observer: Callable[[Launched], WrittenBytes]) -> None:
         self._queue: list[_Deferred] = []
         self._observer = observer
         self.added = 0  # so far
@@ -94,6 +95,7 @@ class DeferredPrograms:
         observer = self._observer(launched)
         left = interpret_together(launched, observer, list(programs))
         interpret(launched.kernel, launched.grid, launched.arguments, observer, left)
+        observer.end()
 
     def _drop_unreadable(self) -> None:
         """Drop work whose results nobody can read any more: neither the script nor later work."""

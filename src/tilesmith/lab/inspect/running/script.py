@@ -22,6 +22,7 @@ from tilesmith.lab.inspect.running.spawned_processes import SpawnedProcesses
 POLL_SECONDS = 0.2
 SECONDS_TO_START = 600.0  # importing torch and Triton from a slow disk
 SECONDS_TO_END = 10.0
+SECONDS_TO_ANSWER = 3.0
 MOST_ELAPSED = 20  # times the limit, where that counts CPU time
 GIGABYTE = 1 << 30
 
@@ -119,7 +120,8 @@ def _gather(
         while not pipe.poll(POLL_SECONDS):
             if clock() > deadline or time.monotonic() > latest:
                 of_cpu = " of CPU time" if limits.of_cpu else ""
-                return Ending("timeout", 1, f"was still running after {limits.seconds:g} s{of_cpu}")
+                inside = _kernel_that_runs(pipe, process, gathered, progress)
+                return Ending("timeout", 1, f"was still running after {limits.seconds:g} s{of_cpu}{inside}")
             if _resident_bytes(process.pid) > limits.gigabytes * GIGABYTE:
                 return Ending("memory", 1, f"used more than {limits.gigabytes:g} GB of memory")
         try:
@@ -132,6 +134,22 @@ def _gather(
         if message[0] == "started":
             deadline = clock() + limits.seconds
         _note(message, gathered, progress)
+
+
+def _kernel_that_runs(
+    pipe: Connection, process: subprocess.Popen[bytes], gathered: _Gathered, progress: Callable[[str], None]
+) -> str:
+    """Ask the script's process where it is. Return the kernel that runs, in words; empty where there is none."""
+    process.send_signal(signal.SIGUSR1)
+    try:
+        while pipe.poll(SECONDS_TO_ANSWER):
+            message = pipe.recv()
+            if message[0] == "position":
+                return f" in kernel {message[1]}" if message[1] else ""
+            _note(message, gathered, progress)
+    except (EOFError, OSError):
+        pass
+    return ""
 
 
 def _note(message: Any, gathered: _Gathered, progress: Callable[[str], None]) -> None:

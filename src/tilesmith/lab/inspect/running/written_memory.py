@@ -57,6 +57,7 @@ class WrittenBytes(Observer):
         out_of_bounds: Callable[[OutOfBounds], None],
     ) -> None:
         self._out_of_bounds = out_of_bounds
+        self._refused: dict[tuple[str, int], OutOfBounds] = {}  # by place
         self._storages: dict[int, NDArray[np.bool_]] = {}
         for tensor in tensors:
             marks = written(tensor)
@@ -70,7 +71,12 @@ class WrittenBytes(Observer):
         self._mark(access)
 
     def out_of_bounds(self, error: OutOfBounds) -> None:
-        self._out_of_bounds(error)
+        self._refused.setdefault((error.access.file, error.access.line), error)
+
+    def end(self) -> None:
+        """Report the accesses out of bounds: whether an address overflowed is known at the end of its program."""
+        for error in self._refused.values():
+            self._out_of_bounds(error)
 
     def _mark(self, access: Access) -> None:
         addresses = access.addresses[access.mask].astype(np.int64)

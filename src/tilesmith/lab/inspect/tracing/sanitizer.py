@@ -20,9 +20,11 @@ from tilesmith.lab.inspect.tracing.program_order import ProgramOrder
 from tilesmith.lab.inspect.tracing.shadow_memory import Lanes, Places, Programs, ShadowMemory, StorageShadow, Where
 from tilesmith.toolchain.interpreter import Access, Misuse, OutOfBounds
 from tilesmith.toolchain.interpreter.memory import Doubt
+from tilesmith.toolchain.interpreter.operations import MOST_REPEATED
 from tilesmith.toolchain.interpreter.values.hints import Hint, broken_width
 from tilesmith.toolchain.interpreter.values.undefined import Undefined
 
+HIDDEN_BY = {"undefined": "harmful", "out-of-bounds": "overflow"}  # at the same place
 UNWRITTEN, OUTSIDE_VIEW, OUTSIDE_TILE = "unwritten", "outside the view", "outside the tile"
 
 
@@ -56,21 +58,39 @@ class Sanitizer:
         self._accesses: dict[tuple[int, int], int] = {}  # by program and storage: time of the last one
         self._doubtful: dict[tuple[str, str, int, str | None], Incident] = {}  # loads, by cause and place
         self._causes: list[str] = []  # why lanes of the load that is being checked must not decide a result
+        self._refused: list[OutOfBounds] = []  # of programs that are not followed
         self.order = ProgramOrder()
         self.hints: dict[tuple[str, int, str], Hint] = {}  # false ones, by place and name
         self.broken: dict[tuple[str, int], dict[tuple[str, int], int]] = {}  # by hint and access: the narrowest fault
         self.tiles: dict[tuple[str, int, str], list[int]] = {}  # by place: all tiles of a descriptor, those outside
 
     def incidents(self) -> Iterator[Incident]:
-        """Yield the findings. Undefined lanes that change a result in some program hide those that change none."""
+        """Yield the findings. Undefined lanes that change a result in some program hide those that change none, and an
+        overflow hides the access out of bounds that follows from it.
+        """
+        for error in self._refused:
+            if error.access.overflow is not None:  # known since the end of its program
+                self._overflow(error.access, error.access.argument)
         for (kind, *where), incident in self._incidents.items():
-            if kind != "undefined" or ("harmful", *where) not in self._incidents:
+            if (HIDDEN_BY.get(kind), *where) not in self._incidents and not self._is_said_of_load(incident):
                 yield incident
+
+    def _is_said_of_load(self, store: Incident) -> bool:
+        """Return whether a load of the same line has the race of a store with what other programs read."""
+        load = (store.kind, store.file, store.line, "load", store.argument)
+        return store.kind == "read-write" and store.access == "store" and load in self._incidents
 
     def out_of_bounds(self, error: OutOfBounds) -> None:
         incident = self._incident("out-of-bounds", error.access, error.access.argument)
         incident.elements += int(np.count_nonzero(error.bad_lanes))
         incident.message = incident.message or str(error)
+        if error.access.overflow is not None:
+            self._overflow(error.access, error.access.argument)
+        elif len(self._refused) < MOST_REPEATED:
+            self._refused.append(error)
+
+    def _overflow(self, access: Access, argument: str | None) -> None:
+        self._incident("overflow", access, argument).message = "{}:{}".format(*access.overflow or ())
 
     def misuse(self, misuse: Misuse) -> None:
         """Note accesses to shared memory that no wait orders, or that read what nobody wrote."""
@@ -88,7 +108,7 @@ class Sanitizer:
         if access.kind != "atomic":
             self._accesses[number, shadow.start] = self._time
         if access.overflow is not None:
-            self._incident("overflow", access, argument).message = "{}:{}".format(*access.overflow)
+            self._overflow(access, argument)
         self._outside_view(access, argument, shadow)
         self._thread_order(access, argument, shadow)
         if access.hint is not None:
