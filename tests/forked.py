@@ -2,6 +2,9 @@
 
 A process of its own imports PyTorch and Triton for three seconds before it does anything. A fork has them: it has its
 own memory, pipes, working folder, environment and exit status all the same, and not its own modules and settings.
+
+Only the main thread forks. A fork of another thread destroys what the main thread keeps for itself, such as a process
+group of `torch.distributed`, which waits for its threads for ever: a fork has one thread.
 """
 
 from __future__ import annotations
@@ -40,10 +43,16 @@ def forking() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as changed:
         if not torch.cuda.is_available():
             prepare()  # else each fork that compiles would hash the compiler's files
-            context = multiprocessing.get_context("fork")
-            changed.setattr(multiprocessing, "get_context", lambda method=None: context)
+            context_of = multiprocessing.get_context
+            changed.setattr(
+                multiprocessing, "get_context", lambda method=None: context_of("fork" if _may_fork() else method)
+            )
             changed.setattr(subprocess, "Popen", Popen)
         yield
+
+
+def _may_fork() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 class Popen(subprocess.Popen[Any]):
@@ -58,7 +67,7 @@ class Popen(subprocess.Popen[Any]):
         **options: Any,
     ) -> None:
         words = [str(word) for word in args if word != "-u"]  # a fork's output is not held back anyway
-        if words[0] == sys.executable and (words[1] in ("-c", "-m") or words[1].endswith(".py")):
+        if _may_fork() and words[0] == sys.executable and (words[1] in ("-c", "-m") or words[1].endswith(".py")):
             environment = dict(os.environ if env is None else env)
             options["preexec_fn"] = partial(_become, words[1:], environment, [*pass_fds])
         super().__init__(args, env=env, pass_fds=pass_fds, **options)

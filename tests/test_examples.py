@@ -76,10 +76,12 @@ def test_ci_example_passes() -> None:
 def shell() -> Iterator[Any]:
     """A shell of IPython in this process, as Jupyter runs cells."""
     interactive: Any = pytest.importorskip("IPython.core.interactiveshell")
+    main = sys.modules["__main__"]
     made = interactive.InteractiveShell()
     made.user_ns["__name__"] = "__main__"
     yield made
     made.run_line_magic("reset", "-f")
+    sys.modules["__main__"] = main  # the shell put a module of its own there
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

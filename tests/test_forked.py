@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,25 @@ def test_a_test_that_hangs_fails_with_its_stack(tmp_path: Path) -> None:
     )
     assert done.returncode == -signal.SIGALRM, done.stdout
     assert "most recent call first" in done.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="beside a GPU the program is no fork")
+def test_a_fork_of_a_test_that_hangs_ends_with_it(tmp_path: Path) -> None:
+    """Else pytest-xdist would wait for ever: the fork has the pipe of its parent."""
+    (tmp_path / "plugin.py").write_text(PLUGIN)
+    (tmp_path / "test_hanging.py").write_text(
+        "import os, time\n\ndef test_hangs():\n    os.fork()\n    time.sleep(500)\n\ndef test_after():\n    pass\n"
+    )
+    options = ["-p", "plugin", "--rootdir", str(tmp_path), "-p", "no:cacheprovider", "-n", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "test_hanging.py"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert "1 failed, 1 passed" in done.stdout, done.stdout
+
+
+def test_another_thread_starts_a_program_of_its_own() -> None:
+    """A fork of it would destroy what the main thread keeps, and may wait for ever."""
+    command = [sys.executable, "-c", "import sys; print('pytest' in sys.modules)"]
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(subprocess.run, command, capture_output=True, text=True).result()
+    assert done.stdout == "False\n"

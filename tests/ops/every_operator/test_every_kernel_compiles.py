@@ -208,5 +208,5 @@ def test_tiny_batches_compile_few_variants(spec: Spec) -> None:
     for size in (*range(1, 18), 31, 32, 33, 48, 63, 64):  # each kind of remainder modulo 16 around each power of two
         for launch in planned_launches(spec, case.with_sizes(**{name: size}), torch.float32):
             variants.setdefault(launch.kernel.__name__, set()).add(key_of(launch))
-    # One for each power of two, two for other tiles, and one for little depth.
-    assert max(len(keys) for keys in variants.values()) <= 10
+    # One for each power of two, two for other tiles, and two for little depth: of many rows, and of at most 16.
+    assert max(len(keys) for keys in variants.values()) <= 11

@@ -49,13 +49,13 @@ def scored(products, tile, scoring, BIAS_DESCRIBED: tl.constexpr, EXACT: tl.cons
         fraction = tanh(products * (scoring.scale / scoring.softcap), EXACT)
         scores = fraction
         slope = 1 - fraction * fraction
-        scale = scoring.softcap
+        scale = tl.full([], scoring.softcap, products.dtype)
     else:
         scores = products  # [rows, columns] of the tile
         slope = 1.0
-        scale = scoring.scale
-    # Not the number alone: in double precision it is a constant, which becomes float32 when returned or assigned.
-    factor = tl.full([], scale * LOG2_E, products.dtype)
+        # Not the number alone: in double precision it is a constant, which becomes float32 when returned or assigned.
+        scale = tl.full([], scoring.scale, products.dtype)
+    factor = scale * LOG2_E
     if scoring.bias_ptr is not None:
         strides = scoring.bias_strides
         if BIAS_DESCRIBED:
@@ -65,7 +65,7 @@ def scored(products, tile, scoring, BIAS_DESCRIBED: tl.constexpr, EXACT: tl.cons
             start += tl.cast(tile.key, tl.int64) * strides[3]
             exists = (tile.query + tile.rows < scoring.n_queries) & (tile.key + tile.columns < scoring.n_keys)
             bias = tl.load(start + (tile.rows * strides[2] + tile.columns * strides[3]), mask=exists, other=0.0)
-        scores = scores * tl.full([], scale, products.dtype) + bias.to(products.dtype)
+        scores = scores * scale + bias.to(products.dtype)
         factor = tl.full([], LOG2_E, products.dtype)
     return scores, factor, slope
 
