@@ -21,7 +21,7 @@ import typer.testing
 from triton import knobs
 
 from forked import forking
-from time_limits import end_after
+from time_limits import end_after, end_forks_with_this_process
 
 # PyTorch's Inductor sets a folder of its own where none is set: kernels that later tests compile would miss the cache.
 os.environ.setdefault("TRITON_CACHE_DIR", knobs.cache.dir)
@@ -79,6 +79,7 @@ def as_the_mark_asks(request: pytest.FixtureRequest) -> Iterator[None]:
 def pytest_configure() -> None:
     global STANDARD_ERROR
     STANDARD_ERROR = os.dup(2)  # pytest takes descriptor 2 while a test runs
+    end_forks_with_this_process()
 
 
 @pytest.hookimpl(tryfirst=True)
