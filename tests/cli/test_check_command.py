@@ -144,13 +144,21 @@ class TestWrong:
         assert lines[1].startswith("multiply: 1 wrong, 3 comparisons")
         assert lines[2] == "1 of 3 comparisons failed"
 
-    def test_many_failures_do_not_fill_the_screen_but_the_json_has_them_all(self, broken: Path, tmp_path: Path) -> None:
+    def test_one_mistake_is_told_once_and_the_json_has_every_failure(self, broken: Path, tmp_path: Path) -> None:
         result = checked(broken, "--case", "odd", "--json", tmp_path / "result.json")
         assert result.exit_code == 1
-        assert result.output.count("wrong multiply") == 10
-        assert "… and 5 more; --json FILE writes all of them" in result.output
+        assert result.output.count("wrong multiply") == 1
+        layouts = "row-strided, transposed, offset, expanded, contiguous"
+        assert f"\n    and 14 comparisons more: odd; float32, float16, bfloat16; {layouts}\n" in result.output
         failed = [one for one in strict(tmp_path / "result.json")["results"] if not one["passed"]]
         assert len(failed) == 15
+
+    def test_many_mistakes_do_not_fill_the_screen(self, tmp_path: Path) -> None:
+        source = SIMPLE.replace('Case("five", elements=5)', "*(Case(f'of{n}', elements=n) for n in range(1, 13))")
+        file = written(tmp_path, source.replace("    return x * 2", "    raise ValueError('abcdefghijklm'[len(x)])"))
+        result = checked(file, "--layout", "contiguous")
+        assert result.output.count("wrong double") == 10
+        assert "… and 2 more; --json FILE writes all of them" in result.output
 
     def test_operator_that_raises_ends_with_1_and_its_line(self, tmp_path: Path) -> None:
         file = written(tmp_path, SIMPLE.replace("    return x * 2", "    raise ValueError('[/] no [red]way[3, 5]')"))
@@ -314,7 +322,7 @@ class TestProcess:
         assert done.stderr == ""
         assert not CONTROL_CHARACTERS.search(done.stdout)
         lines = done.stdout.splitlines()
-        assert [line.split()[0] for line in lines] == [*["wrong"] * 5, "double:", "5"]
+        assert [line.split()[0] for line in lines] == ["wrong", "and", "double:", "5"]
         assert max(map(len, lines)) > 100  # not broken at the width of a terminal that is not there
 
     def test_terminal_shows_what_is_being_tried(self, tmp_path: Path) -> None:

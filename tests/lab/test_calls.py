@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 import torch
 
 import tilesmith as ts
+from tilesmith.lab.check import Result
+from tilesmith.lab.check_call import Checked, faults_in
 from tilesmith.lab.profile.summary import ProfileError
 from tilesmith.spec import CONTIGUOUS, Case, Spec, SpecError, load_file
 
@@ -63,6 +66,29 @@ def test_check_prints_each_failure() -> None:
     assert str(found).endswith("doubled: 2 wrong, 2 comparisons")
     assert "2 wrong" in found._repr_html_()
     valid("check", found.to_json())
+
+
+def test_failures_of_one_mistake_are_one_fault() -> None:
+    def failure(case: str, message: str, what: str = "forward") -> Result:
+        return Result("op", case, "float32", "contiguous", what, float("inf"), 0.0, False, message)
+
+    here = f"{os.getcwd()}{os.sep}"
+    results = [
+        failure("one", f"kernel ({here}k.py:9), program (0, 0, 0): load from x_ptr[1], which has 1 element"),
+        failure("odd", f"kernel ({here}k.py:9), program (2, 0, 0): load from x_ptr[77], which has 77 elements"),
+        failure("odd", f"kernel ({here}k.py:14), program (2, 0, 0): store to o_ptr[77], which has 77 elements"),
+        failure("odd", "element [0, 3] is nan, but must be -1.5", "gradient x"),
+        failure("even", "element [1, 3] is 2.5e-07, but must be 4 (off by 4, allowed 0.1)", "gradient x"),
+        failure("even", "element [1, 3] is 2.5e-07, but must be 4 (off by 4, allowed 0.1)", "gradient y"),
+    ]
+    faults = faults_in(results)
+    assert [len(fault.failures) for fault in faults] == [2, 1, 2, 1]
+    assert str(faults[0]) == (
+        "wrong op one float32 contiguous, forward: "
+        "kernel (k.py:9), program (0, 0, 0): load from x_ptr[1], which has 1 element\n"
+        "    and 1 comparison more: odd; float32; contiguous"
+    )
+    assert str(Checked("op", tuple(results))).count("wrong op") == 4
 
 
 def test_check_writes_the_json_of_the_command(silu: ts.lab.Checked) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from tilesmith.lab.check import Result
     from tilesmith.spec import Spec
 
-# A wrong kernel mostly fails everywhere; more lines would push the first ones off the screen.
-MOST_LINES = 10
 # Of what the code of one operator prints, in characters: a hundred lines.
 MOST_PRINTED = 10_000
 
@@ -108,11 +105,12 @@ class _Run:
                     first = self._spec.number + 1
                     self._died(str(end))
                     continue
+                except KeyboardInterrupt:
+                    self._print_faults()
+                    raise
                 return self._results
 
     def _take(self, message: object) -> None:
-        from rich.text import Text
-
         from tilesmith.lab.isolated import Printed
 
         match message:
@@ -128,16 +126,16 @@ class _Run:
                 self._progress.reset(self._task, total=message.trials)
             case check_child.Trying() if self._spec is not None:
                 self._trying = message
+                wrong = sum(not one.passed for one in self._of_spec)
                 description = f"{self._spec.name} {message.case} {message.dtype} {message.layout}"
+                description += f", {wrong} wrong" if wrong else ""
                 self._progress.update(self._task, description=description)
             case check_child.Tried(results):
                 for result in results:
                     self._note(result)
                 self._progress.advance(self._task)
             case check_child.Finished(configurations, notes):
-                for note in notes:
-                    console.print(Text(note), soft_wrap=True)
-                self._summarise(configurations)
+                self._summarise(configurations, notes)
             case _:
                 self._died("sent what `check` does not send")
 
@@ -166,27 +164,31 @@ class _Run:
     def _note(self, result: Result) -> None:
         self._of_spec.append(result)
         self._results.append(result)
-        failures = sum(not one.passed for one in self._of_spec)
-        if not result.passed and failures <= MOST_LINES:
-            console.print(_line(result), soft_wrap=True)
 
-    def _summarise(self, configurations: str = "") -> None:
+    def _print_faults(self) -> None:
+        from rich.text import Text
+
+        from tilesmith.lab.check_call import MOST_FAULTS, faults_in
+
+        faults = faults_in(self._of_spec)
+        for fault in faults[:MOST_FAULTS]:
+            console.print(Text.assemble(("wrong", "red"), f" {fault.head}: {fault.message}"), soft_wrap=True)
+        if len(faults) > MOST_FAULTS:
+            console.print(f"… and {len(faults) - MOST_FAULTS} more; --json FILE writes all of them")
+
+    def _summarise(self, configurations: str = "", notes: Sequence[str] = ()) -> None:
+        from rich.text import Text
+
+        from tilesmith.lab.check_call import from_here
+
         if self._printed > MOST_PRINTED:
             console.print(f"… and {self._printed - MOST_PRINTED:,} more characters that the operator's code printed")
         self._printed = 0
-        failures = sum(not one.passed for one in self._of_spec)
-        if failures > MOST_LINES:
-            console.print(f"… and {failures - MOST_LINES} more; --json FILE writes all of them")
+        self._print_faults()
+        for note in notes:
+            console.print(Text(from_here(note)), soft_wrap=True)
         if self._spec is not None:
             console.print(_summary(self._spec, self._of_spec, configurations), soft_wrap=True)
-
-
-def _line(result: Result) -> Text:
-    from rich.text import Text
-
-    where = f"{result.op} {result.case} {result.dtype} {result.layout}, {result.what}"
-    figures = f" (error {result.error:.2g}, allowed {result.allowed:.2g})" if isfinite(result.error) else ""
-    return Text.assemble(("wrong", "red"), f" {where}{figures}: {result.message}")
 
 
 def _summary(spec: check_child.Started, results: Sequence[Result], configurations: str) -> Text:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import isfinite
 from typing import Any, TypeVar
 
 import torch
@@ -18,7 +21,10 @@ from tilesmith.lab.subjects import What, subject_of
 from tilesmith.spec import Case, Layout, SpecError
 
 SCHEMA = 1
-MOST_FAILURES = 10  # a wrong kernel mostly fails everywhere
+MOST_FAULTS = 10  # more lines would push the first ones off the screen
+_LINE_OF_CODE = re.compile(r"[^\s/\\(]+\.py:\d+")
+_DETAILS = re.compile(r"; |, wh| \(off ")  # how many, how large: they differ from case to case
+_NUMBER = re.compile(r"-?\b(\d[\w.+-]*|nan|inf)\b")
 Choice = TypeVar("Choice")
 
 
@@ -54,10 +60,10 @@ class Checked(Sequence[Result]):
         return iter(self.results)
 
     def __str__(self) -> str:
-        shown = self.failures[:MOST_FAILURES]
-        more = len(self.failures) - len(shown)
-        rest = [f"… and {more} more in .failures"] if more else []
-        return "\n".join([*map(_line, shown), *rest, *self.notes, self._summary()])
+        faults = faults_in(self.results)
+        more = len(faults) - MOST_FAULTS
+        rest = [f"… and {more} more in .failures"] if more > 0 else []
+        return "\n".join([*map(str, faults[:MOST_FAULTS]), *rest, *map(from_here, self.notes), self._summary()])
 
     __repr__ = __str__
 
@@ -90,7 +96,7 @@ class Checked(Sequence[Result]):
         return Headline(f"{len(self.failures)} wrong", f"of {comparisons(len(self.results))}", "bad")
 
     def _complaints(self) -> list[Listing]:
-        return [Listing(_line(result), "bad") for result in self.failures[:MOST_FAILURES]]
+        return [Listing(str(fault), "bad") for fault in faults_in(self.results)[:MOST_FAULTS]]
 
     def _table(self) -> Table:
         headings = ("case", "dtype", "layout", "what", "verdict")
@@ -162,8 +168,44 @@ def _chosen(kind: str, given: Iterable[Choice | str] | None, known: Mapping[str,
     return [known[one] if isinstance(one, str) else one for one in names]
 
 
-def _line(result: Result) -> str:
-    where = f"{result.op} {result.case} {result.dtype} {result.layout}, {result.what}"
-    finite = result.error < float("inf")
-    figures = f" (error {result.error:.2g}, allowed {result.allowed:.2g})" if finite else ""
-    return f"wrong {where}{figures}: {result.message}"
+@dataclass(frozen=True)
+class Fault:
+    """Failures that are most likely one mistake: their messages name the same lines, in the same words."""
+
+    failures: tuple[Result, ...]
+
+    @property
+    def head(self) -> str:
+        """What the first failure is of, and its figures."""
+        first = self.failures[0]
+        figures = f" (error {first.error:.2g}, allowed {first.allowed:.2g})" if isfinite(first.error) else ""
+        return f"{first.op} {first.case} {first.dtype} {first.layout}, {first.what}{figures}"
+
+    @property
+    def message(self) -> str:
+        """The message of the first failure, and where the others are."""
+        message = from_here(self.failures[0].message)
+        if len(self.failures) == 1:
+            return message
+        others = self.failures[1:]
+        places = ("case", "dtype", "layout")
+        where = "; ".join(", ".join(dict.fromkeys(getattr(one, place) for one in others)) for place in places)
+        return f"{message}\n    and {comparisons(len(others))} more: {where}"
+
+    def __str__(self) -> str:
+        return f"wrong {self.head}: {self.message}"
+
+
+def from_here(text: str) -> str:
+    """Return a text with the files of the working folder named as seen from there."""
+    return text.replace(f"{os.getcwd()}{os.sep}", "")
+
+
+def faults_in(results: Iterable[Result]) -> list[Fault]:
+    """Return the faults that results show, in the order of their first failures."""
+    alike: dict[tuple[str, ...], list[Result]] = {}
+    for result in results:
+        if not result.passed:
+            words = _NUMBER.sub("0", _DETAILS.split(result.message)[0])
+            alike.setdefault((result.what, words, *_LINE_OF_CODE.findall(result.message)), []).append(result)
+    return [Fault(tuple(failures)) for failures in alike.values()]
