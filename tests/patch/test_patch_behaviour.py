@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,14 @@ patching: Any = tilesmith.patch.patching
 PARTS = tuple(OPERATORS)
 
 
+MODES: dict[str, Callable[[], Any]] = {
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "inference mode": torch.inference_mode,
+    "no gradients": torch.no_grad,
+    "other device": lambda: torch.device("meta"),
+}
+
+
 def only(part: str) -> dict[str, bool]:
     return {one: one == part for one in PARTS}
 
@@ -45,6 +54,14 @@ def test_each_switch_swaps_only_its_part(part: str) -> None:
     done = report(model)
     assert done is not None
     assert list(done.swapped) == [part]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_modes_of_the_caller_do_not_change_what_is_patched(mode: str) -> None:
+    model, wanted = model_of("gemma2"), report(patch(model_of("gemma2")))
+    with MODES[mode]():
+        patch(model)
+    assert str(report(model)) == str(wanted)
 
 
 def test_unpatch_restores_methods_and_settings() -> None:

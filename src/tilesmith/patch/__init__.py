@@ -7,6 +7,7 @@ Files, in reading order:
 - `report.py`: what `patch` reports: parts and fusions, made or not made, and why.
 - `families.py`: the supported model families and their differences.
 - `rewriting.py`: copies of transformers' methods with some statements replaced.
+- `usual_modes.py`: PyTorch's modes while `patch` and `fold` try modules on random numbers.
 - `parts/`: the replacements for norms, attention, feed-forward blocks and the loss.
 - `gradients/`: autograd functions that join several gradients, and the checks of when these apply.
 - `folding/`: `fold`, for models of proteins: Boltz, OpenFold, OpenFold3, Protenix.

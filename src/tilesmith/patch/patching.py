@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from torch import nn
 
 from tilesmith.arguments import FLAG, require_all
-from tilesmith.ops.runtime.dispatch import use
 from tilesmith.patch.families import Family, family_of
 from tilesmith.patch.gradients.plain_modules import FORWARD
 from tilesmith.patch.gradients.tied_embedding import scale_of, under_head
@@ -48,6 +47,7 @@ from tilesmith.patch.parts.residual import layers_with_norms, norms_follow_branc
 from tilesmith.patch.parts.trials import has_same_loss
 from tilesmith.patch.report import Report, Swapped, UnknownCodeError
 from tilesmith.patch.rewriting import names_in
+from tilesmith.patch.usual_modes import in_usual_modes
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -80,7 +80,7 @@ def patch(
     family = family_of(model)
     unpatch(model)
     done = Report(type(model).__name__, foreign=family.foreign)
-    with use("torch"):  # trials compare formulas, not the rounding of our kernels
+    with in_usual_modes():
         if family.foreign:
             return _patch_foreign(model, done, {name for name, one in wanted.items() if one})
         if norm:

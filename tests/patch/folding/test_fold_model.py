@@ -111,6 +111,12 @@ def test_autocast() -> None:
         assert (one.float() - right).norm() < 0.05 * right.norm()
 
 
+def test_modes_of_the_caller_do_not_change_what_is_replaced() -> None:
+    model, _ = proteins.model_and_inputs()
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), torch.device("meta"):
+        assert report(fold(model)).replaced == REPLACED
+
+
 def test_module_that_computes_something_else_is_left_with_a_reason() -> None:
     class Averaged(proteins.TriangleAttention):
         def forward(self, x: Tensor, mask: Tensor | None = None, *others: Any) -> Tensor:

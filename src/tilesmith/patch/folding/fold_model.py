@@ -17,6 +17,7 @@ from tilesmith.patch.folding.grid_attention import Layers
 from tilesmith.patch.folding.recognising import HARMLESS, Recognised, recognised, without_trailing_nones
 from tilesmith.patch.gradients.plain_modules import FORWARD
 from tilesmith.patch.patching import REPORT, require_module, unpatch
+from tilesmith.patch.usual_modes import in_usual_modes
 
 Model = TypeVar("Model", bound=nn.Module)
 WORDS = ("triangle", "outerproduct", "transition", "pairbias", "msaattention", "msarow", "msacolumn", "pairweighted")
@@ -38,6 +39,7 @@ class FoldReport:
         ])  # fmt: skip
 
 
+@in_usual_modes()
 def fold(model: Model) -> Model:
     """Run the triangle updates, attentions, outer products and transitions of a model on our operators, in place.
 
