@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 from pathlib import Path
@@ -115,7 +116,8 @@ def test_gradient_of_one_parameter_that_is_wrong_is_more_than_rounding(monkeypat
     monkeypatch.setattr(tilesmith.patch.parts.norms, "rms_norm", wrong)
     result = prove("llama", *TINY, "--steps", "1")
     assert result.exit_code == 1
-    assert "gradient of one parameter (model.norm.weight)" in " ".join(result.output.split())
+    # Every norm's gradient is wrong by the same share. Rounding decides which one is the furthest off.
+    assert re.search(r"gradient of one parameter \(model\.\S*norm\.weight\)", " ".join(result.output.split()))
 
 
 def test_parameter_without_a_gradient_is_more_than_rounding(monkeypatch: pytest.MonkeyPatch) -> None:

