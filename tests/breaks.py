@@ -860,7 +860,7 @@ BREAKS = [
     ),
     Break(
         "programs multiply the operand of another program",
-        "toolchain/interpreter/values/shared_rows.py",
+        "toolchain/interpreter/together/shared_rows.py",
         "np.matmul(left[rows[0]], right[rows[1]], out=one)",
         "np.matmul(left[rows[0]], right[rows[0]], out=one)",
         "tests/toolchain/test_lockstep.py -k shared",

@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 
 from tilesmith.toolchain.interpreter import Launched, Observer, Operation, handing_over, interpret
-from tilesmith.toolchain.interpreter.operations import _handles
-from tilesmith.toolchain.interpreter.running import _language
+from tilesmith.toolchain.interpreter.kernel_arguments import the_language
+from tilesmith.toolchain.interpreter.observing.operations import _handles
 
 
 @triton.jit
@@ -88,7 +88,7 @@ def test_undefined_lanes_leave_no_recorder_behind() -> None:
         interpret(masked_scale_kernel, (3,), given, follower)
     assert [one.program[0] for one in followers[0].operations] == [2] * 3
     assert [one.program[0] for one in followers[1].operations] == [0] * 3 + [1] * 3 + [2] * 3
-    assert not [name for name in vars(_language().builder) if name.startswith("create_")]
+    assert not [name for name in vars(the_language().builder) if name.startswith("create_")]
 
 
 class StrictTuple(tl.tuple):  # type: ignore[misc]  # Triton ships no types

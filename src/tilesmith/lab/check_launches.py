@@ -26,8 +26,7 @@ from tilesmith.lab.inspect.tracing.effects import every_program
 from tilesmith.toolchain.compiler import DEFAULT_TARGETS, CompileError, accepted_options, translate_kernel
 from tilesmith.toolchain.compiler.errors import first_reason
 from tilesmith.toolchain.configurations import Configurations
-from tilesmith.toolchain.interpreter import KernelError, Launched, Observer, handing_over, interpret
-from tilesmith.toolchain.interpreter.values.undefined import Undefined
+from tilesmith.toolchain.interpreter import KernelError, Launched, Observer, Undefined, handing_over, interpret
 
 TARGET = DEFAULT_TARGETS[0]
 # A dtype or an instruction that this target lacks, a full disk.

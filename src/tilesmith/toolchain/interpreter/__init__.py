@@ -13,26 +13,39 @@ Files, in reading order:
 - `running.py`: `interpreting` and `interpret`, and errors with the kernel's line.
 - `driver.py`: what a script finds in place of a GPU.
 - `host.py`: arguments of a launch, checked and copied to host memory.
-- `memory.py`: bounds of the arguments, and observers of accesses.
-- `operations.py`: operations that an observer sees.
-- `values/`: undefined values, error, infinities and hints.
-- `all_programs.py`: the addresses of every program, computed for many programs at once.
+- `kernel_arguments.py`: arguments of a launch as the kernel sees them.
+- `observing/`: observers, the facts that they see, and the lines of the user's source.
+- `memory.py`: the tensors of a launch, and accesses within and out of bounds.
+- `program.py`: the state of the program that runs, shared by the files below.
 - `tiles.py`: tiles of tensor descriptors.
-- `lockstep.py`: many programs performed together.
-- `gluon/`: an interpreter of Gluon kernels.
-- `language.py`: functions of `triton.language` for the interpreter.
 - `patches.py`: corrections of the stock interpreter.
 - `numerics.py`: bfloat16 and 8-bit floats, which numpy lacks.
 - `reductions.py`: reductions and scans.
 - `libdevice/`: functions of libdevice.
 - `ptx.py`: inline PTX.
+- `values/`: undefined values, error, infinities and hints.
+- `language.py`: functions of `triton.language` for the interpreter.
 - `shapes.py`: shapes computed once.
 - `rewriting.py`: kernels rewritten before they run.
+- `together/`: many programs of a launch, computed together.
+- `gluon/`: an interpreter of Gluon kernels.
 """
 
-from tilesmith.toolchain.interpreter.lockstep import interpret_together
-from tilesmith.toolchain.interpreter.memory import Access, Dot, Misuse, Observer, OutOfBounds
-from tilesmith.toolchain.interpreter.operations import Operation
+from tilesmith.toolchain.interpreter.observing.observers import (  # fmt: skip
+    Access,
+    Birth,
+    Dot,
+    Doubt,
+    Hint,
+    Misuse,
+    Observer,
+    Operation,
+    OutOfBounds,
+    Program,
+    Rounding,
+    Step,
+    Undefined,
+)
 from tilesmith.toolchain.interpreter.running import (
     KernelError,
     Launched,
@@ -43,16 +56,24 @@ from tilesmith.toolchain.interpreter.running import (
     is_interpreting,
     launch_as_usual,
 )
+from tilesmith.toolchain.interpreter.together.lockstep import interpret_together
 
 __all__ = [
     "Access",
+    "Birth",
     "Dot",
+    "Doubt",
+    "Hint",
     "KernelError",
     "Launched",
     "Misuse",
     "Observer",
     "Operation",
     "OutOfBounds",
+    "Program",
+    "Rounding",
+    "Step",
+    "Undefined",
     "configured",
     "handing_over",
     "interpret",

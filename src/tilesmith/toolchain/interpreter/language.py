@@ -25,14 +25,14 @@ from triton.runtime.interpreter import TensorHandle, _patch_lang_core, _patch_la
 from triton.runtime.jit import JITFunction
 
 from tilesmith.toolchain.interpreter import libdevice
-from tilesmith.toolchain.interpreter.all_programs import PathRecorder
-from tilesmith.toolchain.interpreter.memory import is_user_code
 from tilesmith.toolchain.interpreter.numerics import numpy_dtype
+from tilesmith.toolchain.interpreter.observing.positions import is_user_code
 from tilesmith.toolchain.interpreter.patches import Builder
 from tilesmith.toolchain.interpreter.reductions import AmbiguousTruth, Reductions
 from tilesmith.toolchain.interpreter.rewriting import Rewriter
 from tilesmith.toolchain.interpreter.shapes import Semantic, Shapes, make_handle, quick_operators
 from tilesmith.toolchain.interpreter.tiles import materialize_pointers
+from tilesmith.toolchain.interpreter.together.all_programs import PathRecorder
 
 _NO_CONSTANTS = frozenset({tl.tensor, tl.dtype, int, float, bool, str, type(None)})
 _SEMANTIC = semantic.__file__

@@ -4,174 +4,22 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from pathlib import Path
-from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
 from tilesmith.toolchain.interpreter.host import tensors_in
+from tilesmith.toolchain.interpreter.observing.observers import Access, Doubt, Misuse, Observer, OutOfBounds, Program
+from tilesmith.toolchain.interpreter.observing.positions import NOWHERE, column_of, kernel_frame
 
-if TYPE_CHECKING:
-    from tilesmith.toolchain.interpreter.operations import Operation
-    from tilesmith.toolchain.interpreter.values.hints import Hint
-    from tilesmith.toolchain.interpreter.values.precision import Birth, Rounding
-    from tilesmith.toolchain.interpreter.values.undefined import Undefined
-    from tilesmith.toolchain.interpreter.values.variables import Step
-
-Program = tuple[int, int, int]
-
-_NOT_USER_CODE = tuple(f"{Path(file).parent}{os.sep}" for file in (triton.__file__, __file__))
 MANY_LANES = 1 << 12  # from there on, numpy indexing beats the loop over lanes (8192: 118 against 184 µs)
-_NOWHERE = ("<unknown>", 0)
-IN_64_BITS = "compute the offset in 64 bits: index.to(tl.int64) * stride"
-
-
-@dataclass(frozen=True)
-class Access:
-    """One load, store or atomic of one program: the address of every lane, and the mask.
-
-    - `line`: the innermost line outside Triton.
-    - `column`: distinguishes accesses of one line; 0 where Python does not know it.
-    - `argument`: the parameter that the pointer came from; None where it was made from an integer.
-    - `value`: what is written; bf16 and fp8 are widened to float32.
-    - `overflow`: the line where 32-bit arithmetic on the address overflowed. Known only for programs that an observer
-      follows, and after the end of a program with an access out of bounds.
-    """
-
-    kind: str
-    program: Program
-    kernel: str
-    file: str
-    line: int
-    addresses: NDArray[np.uint64]
-    mask: NDArray[np.bool_]
-    element_bytes: int
-    value: NDArray[Any] | None = None
-    argument: str | None = None
-    column: int = 0
-    overflow: tuple[str, int] | None = None
-    bounded: bool = False  # by a TMA descriptor, which masks elements out of bounds
-    masked: bool = False  # the kernel passes a mask
-    operation: str = ""  # of an atomic: "add", "xchg", …; "relaxed add" where it orders nothing between programs
-    hint: tuple[str, int] | None = None  # the line of a false hint that the address follows from
-
-
-@dataclass(frozen=True)
-class Dot:
-    """One `tl.dot` of one program: [m, k] @ [k, n], `batch` times, in Triton's names for the formats.
-
-    `input_precision` applies to single precision only; it is `tf32` where the kernel does not set it. With `of_sum`,
-    the kernel has a sum of products there, which Triton compiles to a dot.
-    """
-
-    program: Program
-    kernel: str
-    file: str
-    line: int
-    batch: int
-    m: int
-    n: int
-    k: int
-    operand_format: str
-    accumulator_format: str
-    input_precision: str
-    of_sum: bool = False
-
-
-class Doubt(NamedTuple):
-    """Lanes of a load that must not decide a result: "unwritten", "outside the view" or "outside the tile"."""
-
-    cause: str
-    lanes: NDArray[np.bool_]
-
-
-class OutOfBounds(Exception):
-    """A kernel accesses memory outside its tensor arguments; the access was not performed."""
-
-    def __init__(self, message: str, access: Access, bad_lanes: NDArray[np.bool_]) -> None:
-        super().__init__(message)
-        self.access = access
-        self.bad_lanes = bad_lanes
-
-    def __str__(self) -> str:
-        place = self.access.overflow
-        return super().__str__() + (f": int32 overflow at {place[0]}:{place[1]}, {IN_64_BITS}" if place else "")
-
-
-class Misuse(Exception):
-    """A Gluon kernel accesses shared memory that another partition or an asynchronous copy uses, or nobody wrote."""
-
-    def __init__(self, message: str, program: Program, file: str, line: int) -> None:
-        super().__init__(message)
-        self.program, self.file, self.line = program, file, line
-
-
-class Observer:
-    """Sees what interpreted kernels do. Override the methods that you need."""
-
-    only_writes = False  # whether stores, atomics and errors are all that it sees, which is fast
-    measures_precision = False  # whether followed programs are also computed in float64, which is slow
-    stepped: Collection[Program] = ()  # programs whose variables to show after each statement, which is slow
-
-    def launch(self, kernel: Any, grid: Program, arguments: Mapping[str, object]) -> None:
-        """Called at the start of a launch: the @triton.jit function, its grid and its arguments by name."""
-
-    def load(self, access: Access) -> Doubt | None:
-        """Called before a program loads. May return lanes that must not decide a result, and the reason."""
-        return None
-
-    def store(self, access: Access) -> None:
-        """Called before a program stores."""
-
-    def atomic(self, access: Access) -> None:
-        """Called before an atomic operation of a program."""
-
-    def dot(self, dot: Dot) -> None:
-        """Called when a program multiplies two blocks."""
-
-    def follows(self, program: Program) -> bool:
-        """Whether to see each operation of this program; that is slow."""
-        return False
-
-    def operation(self, operation: Operation) -> None:
-        """Called after each operation of a program that this observer follows."""
-
-    def step(self, step: Step) -> bool | None:
-        """Called after each statement of the `stepped` programs. False: later steps need no variables (faster)."""
-
-    def undefined(self, undefined: Undefined, lanes: NDArray[np.bool_], program: Program) -> None:
-        """Called before a program stores undefined values in these lanes."""
-
-    def false_hint(self, hint: Hint) -> None:
-        """Called for a hint to the compiler that the values of a program contradict."""
-
-    def not_finite(self, birth: Birth) -> None:
-        """Called before a followed program stores an infinity or a NaN that it made of finite numbers."""
-
-    def rounding(self, rounding: Rounding) -> None:
-        """Called for operations of a followed program whose result has an error, if `measures_precision`."""
-
-    def barrier(self, program: Program, certain: bool) -> None:
-        """Called when the threads of a program wait for each other; not `certain`: the compiler may need no barrier."""
-
-    def misuse(self, misuse: Misuse) -> None:
-        """Called for accesses to shared memory that no wait orders. Raises by default; return to continue."""
-        raise misuse
-
-    def out_of_bounds(self, error: OutOfBounds) -> None:
-        """Called for an access out of bounds. Raises by default; return to continue with the bad lanes masked."""
-        raise error
 
 
 class ArgumentPointer(tl.pointer_type):  # type: ignore[misc]  # Triton ships no types
@@ -270,12 +118,12 @@ class Memory:
         within = self._hold(own, active, element_bytes)
         if within and not (self.is_watched if kind == "load" else self.observers):
             return mask
-        frame = _kernel_frame(sys._getframe(1))
-        file, line = self.place or ((frame.f_code.co_filename, frame.f_lineno) if frame else _NOWHERE)
+        frame = kernel_frame(sys._getframe(1))
+        file, line = self.place or ((frame.f_code.co_filename, frame.f_lineno) if frame else NOWHERE)
         overflow = getattr(pointers, "overflow", None)
         access = Access(
             kind, program, self.kernel, file, line, addresses, mask, element_bytes, value, own.name if own else None,
-            _column(frame), overflow.place if overflow and overflow.lanes[mask].any() else None, bounded, masked,
+            column_of(frame), overflow.place if overflow and overflow.lanes[mask].any() else None, bounded, masked,
             operation, getattr(pointers, "hint", None),
         )  # fmt: skip
         self.doubt = None
@@ -367,34 +215,3 @@ def _live_tensors() -> list[Region]:
             with suppress(RuntimeError):  # sparse and wrapped tensors have no memory of their own
                 regions.append(Region.of("", each))
     return regions
-
-
-@cache
-def is_user_code(file: str) -> bool:
-    """Whether a file belongs to the user, not to Triton or the interpreter."""
-    return not file.startswith(_NOT_USER_CODE)
-
-
-def kernel_position(frame: FrameType | None) -> tuple[str, int]:
-    """Return file and line of the innermost frame in the user's source."""
-    found = _kernel_frame(frame)
-    return (found.f_code.co_filename, found.f_lineno) if found else _NOWHERE
-
-
-def _kernel_frame(frame: FrameType | None) -> FrameType | None:
-    while frame is not None and not is_user_code(frame.f_code.co_filename):
-        frame = frame.f_back
-    return frame
-
-
-def _column(frame: FrameType | None) -> int:
-    """Return the column of the call that a frame executes; 0 before Python 3.11."""
-    if frame is None or not hasattr(frame.f_code, "co_positions"):
-        return 0
-    return _columns(frame.f_code)[frame.f_lasti // 2]
-
-
-@lru_cache
-def _columns(code: CodeType) -> list[int]:
-    positions: Any = code
-    return [column or 0 for _, _, column, _ in positions.co_positions()]

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from triton.runtime.interpreter import InterpreterOptions, TensorHandle, _interpreter, _ir
 
 from tilesmith.hardware.rates import SINGLE_PRECISIONS
-from tilesmith.toolchain.interpreter.all_programs import PathRecorder
-from tilesmith.toolchain.interpreter.memory import ArgumentPointer, Dot, Memory, Program, kernel_position
+from tilesmith.toolchain.interpreter.memory import ArgumentPointer
 from tilesmith.toolchain.interpreter.numerics import (
     broadcast,
     elementwise,
@@ -33,7 +32,8 @@ from tilesmith.toolchain.interpreter.numerics import (
     values_of,
     widen,
 )  # fmt: skip
-from tilesmith.toolchain.interpreter.operations import Recorder
+from tilesmith.toolchain.interpreter.observing.observers import Dot, Program
+from tilesmith.toolchain.interpreter.observing.positions import kernel_position
 from tilesmith.toolchain.interpreter.ptx import inline_assembly
 from tilesmith.toolchain.interpreter.tiles import TileOperations
 from tilesmith.toolchain.interpreter.values.hints import Hints
@@ -66,9 +66,6 @@ _SAME_WIDTH = {tl.float32: tl.int32, tl.float64: tl.int64}
 class Builder(TileOperations):
     """Performs the operations of one program at a time, on numpy arrays."""
 
-    memory: Memory
-    recorder: Recorder | None = None
-    path: PathRecorder | None = None
     product: Callable[[Array, Array, Array], Array] = staticmethod(multiply_add)
     _is_of_sum = False
 

@@ -11,7 +11,7 @@ import operator
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import triton.language as tl
@@ -19,9 +19,7 @@ from numpy.typing import NDArray
 from triton.runtime.interpreter import TensorHandle, _ir
 
 from tilesmith.toolchain.interpreter.numerics import narrow, numpy_dtype
-
-if TYPE_CHECKING:
-    from tilesmith.toolchain.interpreter.patches import Builder
+from tilesmith.toolchain.interpreter.program import ProgramBuilder
 
 Array = NDArray[Any]
 _TYPES = {"f32": np.float32, "s32": np.int32, "u32": np.uint32, "b32": np.uint32, "f64": np.float64}
@@ -74,7 +72,9 @@ class UnknownOperation(Exception):
     """The interpreter does not know an operation."""
 
 
-def inline_assembly(builder: Builder, text: str, values: Sequence[Any], kinds: Sequence[Any], pack: int) -> list[Any]:
+def inline_assembly(
+    builder: ProgramBuilder, text: str, values: Sequence[Any], kinds: Sequence[Any], pack: int
+) -> list[Any]:
     """Return the results of inline PTX on blocks, one for each of `kinds`, which are scalar types."""
     if pack != 1:
         raise UnknownOperation(f"inline assembly with pack={pack}")
@@ -97,7 +97,7 @@ def _without_scope(line: str) -> str:
 class _Program:
     """The registers of inline PTX, by name."""
 
-    def __init__(self, builder: Builder, shape: tuple[int, ...], registers: dict[str, Any]) -> None:
+    def __init__(self, builder: ProgramBuilder, shape: tuple[int, ...], registers: dict[str, Any]) -> None:
         self._builder = builder
         self._shape = shape
         self._registers = registers

@@ -9,28 +9,25 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from itertools import product
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-import triton.language as tl
 from triton.runtime.autotuner import Autotuner as Autotuner  # the checks of the workshop ask for it too
-from triton.runtime.interpreter import InterpretedFunction, TensorHandle
-from triton.runtime.jit import JITFunction, mangle_type
+from triton.runtime.interpreter import InterpretedFunction
+from triton.runtime.jit import JITFunction
 
-from tilesmith.toolchain.gluon import DESCRIPTORS, GLUON_DESCRIPTOR
-from tilesmith.toolchain.interpreter.all_programs import CannotFollow, PathRecorder
-from tilesmith.toolchain.interpreter.gluon.language import GluonLanguage
 from tilesmith.toolchain.interpreter.gluon.machine import DEFAULT_WARPS
 from tilesmith.toolchain.interpreter.host import HostCopies, require_launchable
-from tilesmith.toolchain.interpreter.language import Language
-from tilesmith.toolchain.interpreter.memory import Memory, Observer, OutOfBounds, Program, is_user_code
-from tilesmith.toolchain.interpreter.numerics import numpy_dtype
-from tilesmith.toolchain.interpreter.operations import find_overflows, following
-from tilesmith.toolchain.interpreter.patches import pointer_to
+from tilesmith.toolchain.interpreter.kernel_arguments import the_gluon_language, the_language, values_in_kernel
+from tilesmith.toolchain.interpreter.memory import Memory
+from tilesmith.toolchain.interpreter.observing.observers import Observer, OutOfBounds, Program
+from tilesmith.toolchain.interpreter.observing.operations import find_overflows, following
+from tilesmith.toolchain.interpreter.observing.positions import is_user_code
 from tilesmith.toolchain.interpreter.ptx import UnknownOperation
 from tilesmith.toolchain.interpreter.rewriting import as_jit_function
+from tilesmith.toolchain.interpreter.together.all_programs import CannotFollow, PathRecorder
 from tilesmith.toolchain.interpreter.values.variables import stepping
 
 Grid = tuple[int, ...] | list[int] | Callable[[dict[str, Any]], tuple[int, ...]]
@@ -157,16 +154,6 @@ def interpret(
                 _launch(kernel, _whole_grid(grid, bound), bound, programs, options)
 
 
-@cache
-def _language() -> Language:
-    return Language()
-
-
-@cache
-def _gluon() -> GluonLanguage:
-    return GluonLanguage(_language())
-
-
 def launch_as_usual(launched: Launched) -> Any:
     """Launch on the GPU, from inside a performer."""
     given = {**launched.arguments, **launched.options}
@@ -262,25 +249,25 @@ def _launch(
         observer.launch(kernel, grid, arguments)
     copies = HostCopies()
     hosted = {name: copies.hosted(value) for name, value in arguments.items()}
-    language = _language()
+    language = the_language()
     builder = language.builder
     builder.memory = Memory(kernel.__name__, hosted, observers)
     builder.set_grid_dim(*grid)
     # Infinities and NaN are ordinary values for a kernel, so numpy must not warn.
     with _in_place(kernel), np.errstate(all="ignore"):
         function = language.rewritten(kernel)
-        run = partial(function, **_values(kernel, hosted))
+        run = partial(function, **values_in_kernel(kernel, hosted))
         for program in _every_program(grid) if programs is None else programs:
             builder.grid_idx = program
             if warps:
-                _gluon().machine.begin(warps)
+                the_gluon_language().machine.begin(warps)
             followers = [observer for observer in observers if observer.follows(program)]
             try:
                 # Undefined lanes end first: each context restores the builder that it found.
                 with following(builder, followers, not warps and run), stepping(builder, observers), builder.undefined:
                     run()
                     if warps:
-                        _gluon().machine.end_partition()
+                        the_gluon_language().machine.end_partition()
             except OutOfBounds:
                 raise
             except Exception as error:
@@ -288,24 +275,14 @@ def _launch(
     copies.write_back()
 
 
-def _values(kernel: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a launch as the kernel sees them."""
-    return {
-        parameter.name: _constant(arguments[parameter.name])
-        if parameter.is_constexpr
-        else _device_value(parameter.name, arguments[parameter.name], parameter.annotation_type)
-        for parameter in kernel.params
-    }
-
-
 @contextmanager
 def recording(launched: Launched, observers: Sequence[Observer], kind: type[_Path]) -> Iterator[_Run[_Path]]:
     """Give a function that records one program of a launch."""
-    language, builder = _language(), _language().builder
+    language, builder = the_language(), the_language().builder
     with _lock, _in_place(launched.kernel), np.errstate(all="ignore"):
         builder.memory = memory = Memory(launched.kernel.__name__, launched.arguments, observers)
         builder.set_grid_dim(*launched.grid)
-        function, values = language.rewritten(launched.kernel), _values(launched.kernel, launched.arguments)
+        function, values = language.rewritten(launched.kernel), values_in_kernel(launched.kernel, launched.arguments)
 
         def run(program: Program) -> _Path:
             builder.grid_idx = program
@@ -329,8 +306,8 @@ def recording(launched: Launched, observers: Sequence[Observer], kind: type[_Pat
 @contextmanager
 def _in_place(kernel: Any) -> Iterator[None]:
     """Redirect the language of a kernel to the interpreter."""
-    gluon = _gluon() if kernel.is_gluon() else None  # made before triton.language changes
-    with _language().in_place(), nullcontext() if gluon is None else gluon.in_place():
+    gluon = the_gluon_language() if kernel.is_gluon() else None  # made before triton.language changes
+    with the_language().in_place(), nullcontext() if gluon is None else gluon.in_place():
         yield
 
 
@@ -355,46 +332,3 @@ def _located(error: Exception, kernel: str, program: Program) -> KernelError:
             place = f" ({file}:{traceback.tb_lineno})"
         traceback = traceback.tb_next
     return KernelError(f"{kernel}{place}, program {program}: {type(error).__name__}: {error}")
-
-
-def _constant(value: Any) -> Any:
-    return value.value if isinstance(value, tl.constexpr) else value
-
-
-def _device_value(name: str, value: Any, annotation: str = "") -> Any:
-    """Return an argument as the kernel sees it."""
-    if isinstance(value, tuple):
-        elements = [_device_value(f"{name}[{index}]", element) for index, element in enumerate(value)]
-        return type(value)(*elements) if hasattr(value, "_fields") else tuple(elements)
-    if isinstance(value, DESCRIPTORS):
-        return _device_descriptor(name, value)
-    if isinstance(value, tl.constexpr):
-        return value.value
-    if hasattr(value, "data_ptr"):
-        return pointer_to(value.data_ptr(), tl.str_to_ty(mangle_type(value), None).element_ty, name)
-    if isinstance(value, int | float):
-        scalar = tl.str_to_ty(annotation or mangle_type(value), None)
-        return tl.tensor(TensorHandle(np.array([value], dtype=numpy_dtype(scalar)), scalar), scalar)
-    return value
-
-
-def _device_descriptor(name: str, descriptor: Any) -> Any:
-    base = _device_value(name, descriptor.base)
-    shape = [_device_value(name, length) for length in descriptor.shape]
-    strides = [_device_value(name, stride) for stride in descriptor.strides[:-1]]
-    if isinstance(descriptor, GLUON_DESCRIPTOR):
-        last = _device_value(name, 1)
-        made = _gluon().descriptor(
-            base, shape, [*strides, last], descriptor.block_shape, descriptor.layout, descriptor.padding
-        )
-    else:
-        block = [tl.constexpr(length) for length in descriptor.block_shape]
-        made = _language().semantic.make_tensor_descriptor(
-            base=base,
-            shape=shape,
-            strides=[*strides, tl.constexpr(1)],
-            block_shape=block,
-            padding_option=descriptor.padding,
-        )
-    made.handle.round_f32_to_tf32 = getattr(descriptor, "round_f32_to_tf32", False)  # new in 3.9
-    return made

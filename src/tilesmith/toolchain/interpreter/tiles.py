@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 from numpy.typing import NDArray
-from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, _ir
+from triton.runtime.interpreter import TensorHandle, _ir
 
 from tilesmith.toolchain.interpreter.memory import Memory
 from tilesmith.toolchain.interpreter.numerics import handle_of, is_narrow, numpy_dtype
-from tilesmith.toolchain.interpreter.values.shared_rows import Places, rows_at
+from tilesmith.toolchain.interpreter.program import ProgramBuilder
+from tilesmith.toolchain.interpreter.together.shared_rows import Places, rows_at
 
 Handle = Any
 
@@ -117,10 +118,9 @@ def _spread(handle: Handle, dimensions: int) -> NDArray[Any]:
     return np.asarray(handle.data).reshape(-1, *[1] * dimensions)
 
 
-class TileOperations(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no types
+class TileOperations(ProgramBuilder):
     """Operations on tensor descriptors."""
 
-    memory: Memory
     _bounded = False  # whether a descriptor masks the elements of the present access
 
     def create_descriptor_load(self, desc: Any, indices: list[Handle], *hints: Any) -> Handle:

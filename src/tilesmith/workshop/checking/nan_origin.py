@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tilesmith.spec import Inputs, called
-from tilesmith.toolchain.interpreter import Observer, OutOfBounds, interpreting
-from tilesmith.toolchain.interpreter.operations import Operation
+from tilesmith.toolchain.interpreter import Observer, Operation, OutOfBounds, interpreting
 
 
 class _NanObserver(Observer):

@@ -30,8 +30,7 @@ from tilesmith.workshop.checking.unfinished_code import first_problem
 from tilesmith.workshop.course.exercise import Exercise, ExerciseError, Goal
 
 if TYPE_CHECKING:
-    from tilesmith.toolchain.interpreter.memory import Program
-    from tilesmith.toolchain.interpreter.values.undefined import Undefined
+    from tilesmith.toolchain.interpreter import Program, Undefined
 
 
 class Wrong(Exception):

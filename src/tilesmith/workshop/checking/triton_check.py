@@ -56,7 +56,8 @@ class TritonCheck(StagedCheck):
         self._entering("goals")
         self._require_own_work(trials)
         if self.exercise.sweep is not None:
-            self._table = sweep_table(self, self.exercise.sweep, next(iter(self.exercise.timed), None))
+            timed = next(iter(self.exercise.timed), None)
+            self._table = sweep_table(self.spec, self._measured_anew, self.exercise.sweep, timed)
         self._require_goals(self._worst_over_candidates, lambda goal: _sizes(self.exercise.size(goal.size).sizes))
         speed = self._measure_speed() if self.exercise.timed and torch.cuda.is_available() else []
         return "speed" if speed else "goals", speed
@@ -68,7 +69,7 @@ class TritonCheck(StagedCheck):
         """
         return self._call(self._measured_trial(size), candidate)
 
-    def measured_anew(self) -> TracedCall:
+    def _measured_anew(self) -> TracedCall:
         """Return a new call at the measured size, compiled for the first target alone."""
         return self._new_call(self._measured_trial(None), None, DEFAULT_TARGETS[:1])
 
@@ -82,7 +83,7 @@ class TritonCheck(StagedCheck):
         for trial in reversed(others):
             self._compile(trial, self._targets(trial, None))
         if self.exercise.sweep is not None:
-            for _ in each_value(self, self.exercise.sweep, reversed(self.exercise.sweep.values)):
+            for _ in each_value(self.spec, self.exercise.sweep, reversed(self.exercise.sweep.values)):
                 self._compile(self._measured_trial(None), DEFAULT_TARGETS[:1])
 
     def _compile(self, trial: Trial, targets: Sequence[Target]) -> None:

@@ -18,7 +18,7 @@ from tilesmith.lab.inspect.model import Finding, Kernel, Program, Severity
 from tilesmith.lab.inspect.tracing.sanitizer import Incident
 from tilesmith.lab.inspect.tracing.trace import Trace
 from tilesmith.toolchain.interpreter import OutOfBounds
-from tilesmith.toolchain.interpreter.memory import IN_64_BITS
+from tilesmith.toolchain.interpreter.observing.observers import IN_64_BITS
 from tilesmith.toolchain.interpreter.running import UNKNOWN
 
 MASK_OFF = "Mask off the lanes outside the tensor, or correct the offsets."

@@ -182,7 +182,7 @@ def _call_operator(spec: Any, name: str | None, note: Callable[[str], None]) -> 
 def _kernel_that_runs(frame: FrameType | None) -> str:
     """Return the kernel that the interpreter runs in this frame, and its line; empty where there is none."""
     from tilesmith.toolchain.interpreter import running
-    from tilesmith.toolchain.interpreter.memory import is_user_code
+    from tilesmith.toolchain.interpreter.observing.positions import is_user_code
 
     ours = str(Path(__file__).parents[2]) + os.sep  # what observes kernels
     inside: list[FrameType] = []

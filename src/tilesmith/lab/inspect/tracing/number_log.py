@@ -7,8 +7,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from tilesmith.lab.inspect.model import LineError, Program
-from tilesmith.toolchain.interpreter import Dot, Operation
-from tilesmith.toolchain.interpreter.values.precision import EPSILON, Birth, Rounding
+from tilesmith.toolchain.interpreter import Birth, Dot, Operation, Rounding
+from tilesmith.toolchain.interpreter.values.precision import EPSILON
 
 HALF = ("fp16", "bf16")
 LONG_SUM = 8  # additions of a reduction in half precision

@@ -18,11 +18,9 @@ from numpy.typing import NDArray
 from tilesmith.lab.inspect.model import Program
 from tilesmith.lab.inspect.tracing.program_order import ProgramOrder
 from tilesmith.lab.inspect.tracing.shadow_memory import Lanes, Places, Programs, ShadowMemory, StorageShadow, Where
-from tilesmith.toolchain.interpreter import Access, Misuse, OutOfBounds
-from tilesmith.toolchain.interpreter.memory import Doubt
-from tilesmith.toolchain.interpreter.operations import MOST_REPEATED
-from tilesmith.toolchain.interpreter.values.hints import Hint, broken_width
-from tilesmith.toolchain.interpreter.values.undefined import Undefined
+from tilesmith.toolchain.interpreter import Access, Doubt, Hint, Misuse, OutOfBounds, Undefined
+from tilesmith.toolchain.interpreter.observing.operations import MOST_REPEATED
+from tilesmith.toolchain.interpreter.values.hints import broken_width
 
 HIDDEN_BY = {"undefined": "harmful", "out-of-bounds": "overflow"}  # at the same place
 UNWRITTEN, OUTSIDE_VIEW, OUTSIDE_TILE = "unwritten", "outside the view", "outside the tile"

@@ -11,8 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from tilesmith.lab.inspect.model import ProgramStep
-from tilesmith.toolchain.interpreter import Access
-from tilesmith.toolchain.interpreter.values.variables import Step
+from tilesmith.toolchain.interpreter import Access, Step
 
 MOST_STEPS = 240
 MOST_VARIABLES = 24  # that one statement changes

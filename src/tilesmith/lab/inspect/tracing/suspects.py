@@ -16,7 +16,8 @@ from tilesmith.lab.inspect.model import Program
 from tilesmith.lab.inspect.tracing.shadow_memory import named_tensors
 from tilesmith.lab.inspect.tracing.views import View
 from tilesmith.toolchain.interpreter import Launched
-from tilesmith.toolchain.interpreter.all_programs import (
+from tilesmith.toolchain.interpreter.running import recording
+from tilesmith.toolchain.interpreter.together.all_programs import (
     Batch,
     CannotFollow,
     PathRecorder,
@@ -24,7 +25,6 @@ from tilesmith.toolchain.interpreter.all_programs import (
     every_address,
     program_of,
 )
-from tilesmith.toolchain.interpreter.running import recording
 
 SECONDS = 4.0
 MOST_SUSPECTS = 8

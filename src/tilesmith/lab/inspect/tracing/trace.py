@@ -21,13 +21,20 @@ from tilesmith.lab.inspect.tracing.number_log import NumberLog
 from tilesmith.lab.inspect.tracing.sanitizer import Sanitizer
 from tilesmith.lab.inspect.tracing.shadow_memory import ShadowMemory, StorageShadow, Where
 from tilesmith.lab.inspect.tracing.steps import StepLog
-from tilesmith.toolchain.interpreter import Access, Dot, Misuse, Observer, OutOfBounds
+from tilesmith.toolchain.interpreter import (
+    Access,
+    Birth,
+    Dot,
+    Doubt,
+    Hint,
+    Misuse,
+    Observer,
+    OutOfBounds,
+    Rounding,
+    Step,
+    Undefined,
+)
 from tilesmith.toolchain.interpreter import Operation as SeenOperation
-from tilesmith.toolchain.interpreter.memory import Doubt
-from tilesmith.toolchain.interpreter.values.hints import Hint
-from tilesmith.toolchain.interpreter.values.precision import Birth, Rounding
-from tilesmith.toolchain.interpreter.values.undefined import Undefined
-from tilesmith.toolchain.interpreter.values.variables import Step
 
 MOST_PATTERNS = 48  # of one access; a gather has a new pattern in every program
 MOST_PATTERN_BYTES = 24 << 20

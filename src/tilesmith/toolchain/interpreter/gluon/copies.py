@@ -18,7 +18,7 @@ from tilesmith.toolchain.interpreter.gluon.barriers import barrier_in, make_barr
 from tilesmith.toolchain.interpreter.gluon.machine import Machine, lengths, plain
 from tilesmith.toolchain.interpreter.gluon.order import Actor
 from tilesmith.toolchain.interpreter.gluon.values import Values, byte_count
-from tilesmith.toolchain.interpreter.memory import kernel_position
+from tilesmith.toolchain.interpreter.observing.positions import kernel_position
 from tilesmith.toolchain.interpreter.ptx import UnknownOperation
 
 Operation = Callable[..., Any]

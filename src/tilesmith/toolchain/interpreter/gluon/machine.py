@@ -10,13 +10,13 @@ import numpy as np
 import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
-from tilesmith.toolchain.interpreter.all_programs import CannotFollow
 from tilesmith.toolchain.interpreter.gluon.order import Actor, Partition
 from tilesmith.toolchain.interpreter.gluon.partitions import Scheduler
 from tilesmith.toolchain.interpreter.gluon.shared_memory import Buffer
-from tilesmith.toolchain.interpreter.memory import kernel_position
 from tilesmith.toolchain.interpreter.numerics import numpy_dtype
+from tilesmith.toolchain.interpreter.observing.positions import kernel_position
 from tilesmith.toolchain.interpreter.patches import Builder
+from tilesmith.toolchain.interpreter.together.all_programs import CannotFollow
 
 DEFAULT_WARPS = 4
 

@@ -13,8 +13,8 @@ from triton.experimental.gluon import language as gl
 
 from tilesmith.toolchain.interpreter.gluon.machine import Machine, lengths, plain
 from tilesmith.toolchain.interpreter.gluon.shared_memory import Buffer, Missing
-from tilesmith.toolchain.interpreter.memory import kernel_position
 from tilesmith.toolchain.interpreter.numerics import numpy_dtype
+from tilesmith.toolchain.interpreter.observing.positions import kernel_position
 
 Operation = Callable[..., Any]
 ANY_LAYOUT = gl.AutoLayout()  # what a kernel finds as the layout of a value

@@ -7,5 +7,4 @@ Files, in reading order:
 - `hints.py`: hints to the compiler, checked on values.
 - `other_order.py`: another order of elements where Triton promises none.
 - `variables.py`: the variables of a kernel after each statement.
-- `shared_rows.py`: blocks that several programs share, for `lockstep.py`.
 """

@@ -8,36 +8,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import triton.language as tl
 from numpy.typing import NDArray
 
-from tilesmith.toolchain.interpreter.memory import Program, kernel_position
-
-if TYPE_CHECKING:
-    from tilesmith.toolchain.interpreter.patches import Builder
+from tilesmith.toolchain.interpreter.observing.observers import Hint
+from tilesmith.toolchain.interpreter.observing.positions import kernel_position
+from tilesmith.toolchain.interpreter.program import ProgramBuilder
 
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Hint:
-    """A hint that is false in one program: its name, its place, and the values that contradict it."""
-
-    name: str
-    program: Program
-    file: str
-    line: int
-    reason: str
 
 
 class Hints:
     """Replaces the functions of `triton.language` that give hints."""
 
-    def __init__(self, builder: Builder) -> None:
+    def __init__(self, builder: ProgramBuilder) -> None:
         self._builder = builder
 
     def multiple_of(self, input: Any, values: Any) -> Any:

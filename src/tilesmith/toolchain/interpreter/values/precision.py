@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import triton.language as tl
 from numpy.typing import NDArray
 from triton.runtime.interpreter import TensorHandle
 
-from tilesmith.toolchain.interpreter.memory import Observer, Program, kernel_position
 from tilesmith.toolchain.interpreter.numerics import is_narrow, widen
-
-if TYPE_CHECKING:
-    from tilesmith.toolchain.interpreter.patches import Builder
+from tilesmith.toolchain.interpreter.observing.observers import Birth, Observer, Rounding
+from tilesmith.toolchain.interpreter.observing.positions import kernel_position
+from tilesmith.toolchain.interpreter.program import ProgramBuilder
 
 Array = NDArray[Any]
 
@@ -31,35 +29,10 @@ _STORES = {"store": None, "masked_store": 2, "descriptor_store": None}
 _NOT_ARITHMETIC = ("bitcast", "select", "load", "masked_load", "descriptor_load", "si_to_fp", "ui_to_fp")
 
 
-@dataclass(frozen=True)
-class Birth:
-    """The first operation of a program that makes an infinity or a NaN of finite numbers, and the store it reaches."""
-
-    value: str  # "infinity" or "NaN"
-    operation: str
-    program: Program
-    file: str
-    line: int
-    stored_at: int = 0
-
-
-@dataclass(frozen=True)
-class Rounding:
-    """The error of one operation's result beside float64, relative to the largest number of the block."""
-
-    program: Program
-    file: str
-    line: int
-    format: str
-    error: float
-    introduced: float  # the error less that of the inputs
-    stored: str | None = None  # the argument, where the operation stores
-
-
 class Numbers:
     """Follows the floating-point numbers of one program; `exact` also computes them in float64."""
 
-    def __init__(self, builder: Builder, observers: Sequence[Observer]) -> None:
+    def __init__(self, builder: ProgramBuilder, observers: Sequence[Observer]) -> None:
         self._builder = builder
         self._observers = observers
         self._exact = any(observer.measures_precision for observer in observers)

@@ -10,21 +10,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import triton.language as tl
 from numpy.typing import NDArray
 from triton.runtime.interpreter import TensorHandle
 
-from tilesmith.toolchain.interpreter.memory import kernel_position
-
-if TYPE_CHECKING:
-    from tilesmith.toolchain.interpreter.patches import Builder
-
-Lanes = NDArray[np.bool_]
+from tilesmith.toolchain.interpreter.observing.observers import Lanes, Origin, Undefined
+from tilesmith.toolchain.interpreter.observing.positions import kernel_position
+from tilesmith.toolchain.interpreter.program import ProgramBuilder
 
 _MOVING = ("reshape", "expand_dims", "broadcast", "splat", "unsplat", "trans", "join", "split", "cat")
 _STORING = ("store", "masked_store", "descriptor_store", "descriptor_scatter", "atomic_store")
@@ -32,36 +28,6 @@ _ABSORBING = {"and": 0, "mul": 0, "or": True}
 _KEEPING = frozenset(  # a zero may leave the other operand as it is
     {"fadd", "add", "fsub", "sub", "maxnumf", "maximumf", "minnumf", "minimumf", "maxsi", "maxui", "minsi", "minui"}
 )
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where an undefined value comes from: "masked" or the cause of a `Doubt`, and the line of the load."""
-
-    cause: str
-    file: str
-    line: int
-    argument: str | None
-
-
-@dataclass(frozen=True)
-class Undefined:
-    """The undefined lanes of a block.
-
-    - `harmful`: a sum or an extreme already changed by them, even if the hardware fills such lanes with zeros.
-    - `kept`: lanes that zeros leave right, such as a defined number plus an undefined zero.
-    - `parts`: the lanes of each origin, where there is more than one.
-    """
-
-    lanes: Lanes
-    origin: Origin
-    harmful: bool = False
-    kept: Lanes = field(default_factory=lambda: np.False_)  # type: ignore[arg-type, return-value]  # broadcasts
-    parts: tuple[tuple[Origin, Lanes], ...] = ()
-
-    def by_origin(self) -> tuple[tuple[Origin, Lanes], ...]:
-        """Return each origin with its lanes."""
-        return self.parts or ((self.origin, self.lanes),)
 
 
 def undefined_of(handle: Any) -> Undefined | None:
@@ -75,7 +41,7 @@ class UndefinedLanes:
     A context: at its end the builder is as it was at the first undefined load.
     """
 
-    def __init__(self, builder: Builder) -> None:
+    def __init__(self, builder: ProgramBuilder) -> None:
         self._builder = builder
         self._before: dict[str, Any] | None = None
         self._inside = False
@@ -273,7 +239,7 @@ class UndefinedLanes:
                     observer.undefined(Undefined(part, origin, undefined.harmful), shown, self._builder.grid_idx)
 
 
-def pass_on(builder: Builder, inputs: Sequence[Any], result: Any) -> None:
+def pass_on(builder: ProgramBuilder, inputs: Sequence[Any], result: Any) -> None:
     """Pass undefined lanes through an elementwise operation that the builder does not perform."""
     if builder.undefined.is_following:
         found = [one for one in map(undefined_of, inputs) if one is not None]

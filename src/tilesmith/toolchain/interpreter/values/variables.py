@@ -14,44 +14,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import triton.language as tl
 from numpy.typing import NDArray
 
-from tilesmith.toolchain.interpreter.memory import Memory, Observer, Program, is_user_code
+from tilesmith.toolchain.interpreter.memory import Memory
 from tilesmith.toolchain.interpreter.numerics import is_narrow, widen
+from tilesmith.toolchain.interpreter.observing.observers import Observer, Step
+from tilesmith.toolchain.interpreter.observing.positions import is_user_code
+from tilesmith.toolchain.interpreter.program import ProgramBuilder
 from tilesmith.toolchain.interpreter.rewriting import is_rewritten
 from tilesmith.toolchain.interpreter.values.undefined import undefined_of
 from tilesmith.toolchain.variable import UNDEFINED, Variable
-
-if TYPE_CHECKING:
-    from tilesmith.toolchain.interpreter.patches import Builder
 
 ROWS, COLUMNS, IN_A_ROW = 4, 6, 6  # of an excerpt: a tile's first rows and columns; elements of one dimension
 _POINTER_BITS = 64
 
 
-@dataclass(frozen=True)
-class Step:
-    """One executed statement; the first one of a function is its `def`, which receives the arguments.
-
-    `gone` are variables of a function that has returned; `raised` is the name of an exception.
-    """
-
-    program: Program
-    function: str
-    file: str
-    line: int
-    last_line: int
-    changed: tuple[Variable, ...]
-    gone: tuple[str, ...] = ()
-    raised: str = ""
-
-
 @contextmanager
-def stepping(builder: Builder, observers: Sequence[Observer]) -> Iterator[None]:
+def stepping(builder: ProgramBuilder, observers: Sequence[Observer]) -> Iterator[None]:
     """Show each statement of the program that runs inside the context to the observers that step through it."""
     steppers = [observer for observer in observers if builder.grid_idx in observer.stepped]
     if not steppers:
@@ -81,7 +64,7 @@ class _Call:
 class _Tracer:
     """A trace function for `sys.settrace`."""
 
-    def __init__(self, builder: Builder, observers: Sequence[Observer]) -> None:
+    def __init__(self, builder: ProgramBuilder, observers: Sequence[Observer]) -> None:
         self._builder = builder
         self._observers = observers
         self._depth = 0

@@ -9,20 +9,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import triton.language as tl
 from numpy.typing import NDArray
 from triton.runtime.interpreter import TensorHandle
 
-from tilesmith.toolchain.interpreter.memory import Memory, Observer, OutOfBounds, Program, kernel_position
+from tilesmith.toolchain.interpreter.memory import Memory
+from tilesmith.toolchain.interpreter.observing.observers import Observer, Operation, OutOfBounds, Program
+from tilesmith.toolchain.interpreter.observing.positions import kernel_position
+from tilesmith.toolchain.interpreter.program import ProgramBuilder
 from tilesmith.toolchain.interpreter.values.precision import Numbers
-
-if TYPE_CHECKING:
-    from tilesmith.toolchain.interpreter.patches import Builder
 
 _KINDS = {
     "load": ("load", "masked_load", "descriptor_load", "descriptor_gather"),
@@ -64,33 +64,9 @@ class Overflow(NamedTuple):
     lanes: NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class Operation:
-    """One operation of one program, on a whole block.
-
-    - `kind`: "load", "store", "atomic", "dot", "reduce", "float", "special" (such as exponentials and roots) or
-      "integer". Operations that only reshape, convert or compare are not shown.
-    - `inputs`: the numbers of the operations whose results are used, also through operations that are not shown.
-    - `elements`: the number of results; of a reduction, of its inputs; of a dot, of multiplications.
-    """
-
-    number: int
-    kind: str
-    name: str
-    program: Program
-    file: str
-    line: int
-    shape: tuple[int, ...]
-    format: str
-    elements: int
-    inputs: tuple[int, ...]
-    argument: str | None = None
-    nan: str = ""  # "made" where a result has a NaN and no input has one, "passed" where both have one
-
-
 @contextmanager
 def following(
-    builder: Builder, observers: Sequence[Observer], run: Callable[[], Any] | Literal[False]
+    builder: ProgramBuilder, observers: Sequence[Observer], run: Callable[[], Any] | Literal[False]
 ) -> Iterator[None]:
     """Show the observers each operation that the builder performs, inside the context. `run` repeats the program.
 
@@ -110,7 +86,7 @@ def following(
         yield
 
 
-def find_overflows(builder: Builder, run: Callable[[], Any]) -> None:
+def find_overflows(builder: ProgramBuilder, run: Callable[[], Any]) -> None:
     """Set `overflow` of the accesses that were out of bounds: run their programs again, followed, without effect."""
     memory = builder.memory
     try:
@@ -161,7 +137,7 @@ def _where(error: OutOfBounds) -> tuple[Any, ...]:
 
 
 @contextmanager
-def _recording(builder: Builder, observers: Sequence[Observer]) -> Iterator[None]:
+def _recording(builder: ProgramBuilder, observers: Sequence[Observer]) -> Iterator[None]:
     recorder = Recorder(builder, observers)
     names = [name for name in builder.operation_names if name not in _NOT_WRAPPED]
     for name in names:
@@ -178,7 +154,7 @@ def _recording(builder: Builder, observers: Sequence[Observer]) -> Iterator[None
 class Recorder:
     """Records the operations of one program."""
 
-    def __init__(self, builder: Builder, observers: Sequence[Observer]) -> None:
+    def __init__(self, builder: ProgramBuilder, observers: Sequence[Observer]) -> None:
         self._builder = builder
         self._observers = observers
         self._inside = False

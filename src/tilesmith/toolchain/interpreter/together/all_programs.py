@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import triton.language as tl
@@ -20,11 +20,9 @@ from numpy.typing import NDArray
 from triton.runtime.interpreter import TensorHandle, _interpreter
 
 from tilesmith.toolchain.interpreter import tiles
-from tilesmith.toolchain.interpreter.memory import Program
 from tilesmith.toolchain.interpreter.numerics import numpy_dtype
-
-if TYPE_CHECKING:
-    from tilesmith.toolchain.interpreter.patches import Builder
+from tilesmith.toolchain.interpreter.observing.observers import Program
+from tilesmith.toolchain.interpreter.program import ProgramBuilder
 
 Array = NDArray[Any]
 MOST_ELEMENTS = 1 << 21  # of one evaluated block, over all programs of a batch
@@ -85,7 +83,7 @@ class Batch:
 class PathRecorder:
     """Records one program while it runs."""
 
-    builder: Builder
+    builder: ProgramBuilder
     branches: list[tuple[Any, Any]] = field(default_factory=list)
     accesses: list[Recorded] = field(default_factory=list)
     _count: int = 0
