@@ -16,12 +16,12 @@ import tilesmith as ts
 from hostile_pages import EVIL, hostile, require_harmless
 from tilesmith.cli.tour import _page as tour_page
 from tilesmith.cli.tour_chapters.chapter import Chapter, Told
-from tilesmith.hardware.machine import Machine
 from tilesmith.lab.bench.output.page import write_html as bench_page
 from tilesmith.lab.bench.survey.page import write_html as survey_page
 from tilesmith.lab.profile.profile_call import Profile
 from tilesmith.lab.profile.summary import Entry, Summary
 from tilesmith.lab.report.content import Facts, Headline, Listing, Points
+from tilesmith.toolchain.machine import Machine
 from tilesmith.training.proof.report import proof_page
 from tilesmith.training.results.report import comparison_page, run_page
 

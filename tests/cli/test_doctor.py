@@ -6,7 +6,7 @@ import typer
 from typer.testing import CliRunner
 
 from tilesmith.cli.doctor import described, doctor
-from tilesmith.hardware import machine
+from tilesmith.toolchain import machine
 
 app = typer.Typer()
 app.command()(doctor)

@@ -11,7 +11,7 @@ from tilesmith import __version__
 from tilesmith.cli.terminal import console, write_json
 
 if TYPE_CHECKING:
-    from tilesmith.hardware.machine import Machine
+    from tilesmith.toolchain.machine import Machine
 
 
 def doctor(
@@ -21,7 +21,7 @@ def doctor(
     from rich.table import Table
     from rich.text import Text
 
-    from tilesmith.hardware.machine import examine
+    from tilesmith.toolchain.machine import examine
 
     with console.status("examining this machine"):
         machine = examine()

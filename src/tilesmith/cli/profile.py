@@ -27,10 +27,10 @@ def profile(
 
     Exit status 1 if the command fails, 2 if the command or the profiler is missing.
     """
-    from tilesmith.hardware.machine import examine
     from tilesmith.lab.profile.profile_call import Profile
     from tilesmith.lab.profile.session import choose, discard_if_empty, fresh_folder, run
     from tilesmith.lab.profile.summary import ProfileError
+    from tilesmith.toolchain.machine import examine
 
     try:
         chosen = choose(tool, command, examine())

@@ -14,7 +14,7 @@ from tilesmith.cli.terminal import CHECK_FAILED, console, refuse, write_json, wr
 
 if TYPE_CHECKING:
     from tilesmith.cli.tour_chapters.chapter import Chapter, Told
-    from tilesmith.hardware.machine import Machine
+    from tilesmith.toolchain.machine import Machine
 
 
 def tour(
@@ -25,7 +25,7 @@ def tour(
 
     Exit status 1 if an operator of this package is wrong on this machine.
     """
-    from tilesmith.hardware.machine import examine
+    from tilesmith.toolchain.machine import examine
 
     with console.status("examining this machine"):
         machine = examine()

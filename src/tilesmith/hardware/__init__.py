@@ -1,4 +1,4 @@
-"""Known GPUs as data, what one multiprocessor holds of a kernel, and what this machine is.
+"""Known GPUs as data, and what one multiprocessor holds of a kernel.
 
 Files, in reading order:
 
@@ -6,5 +6,4 @@ Files, in reading order:
 - `occupancy.py`: how many warps of a kernel fit on a multiprocessor.
 - `rates.py`: rates of matrix products in single precision.
 - `instruction_costs.py`: cycles and latencies of PTX instructions on Hopper.
-- `machine.py`: the GPU, compilers and profilers of this machine, and advice on what is missing.
 """

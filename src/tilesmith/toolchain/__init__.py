@@ -4,6 +4,7 @@ Files, in reading order:
 
 - `versions.py`: differences between the supported Triton releases.
 - `availability.py`: which backends and tools the installed Triton has.
+- `machine.py`: the GPU, compilers and profilers of this machine, and advice on what is missing.
 - `cache_folder.py`: a folder for Triton's cache that can be written.
 - `gluon.py`: Gluon's names in different releases, and its TMA descriptors.
 - `launcher.py`: launching a compiled kernel with little host time.

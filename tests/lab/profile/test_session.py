@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tilesmith.hardware.machine import Gpu, Machine
 from tilesmith.lab.profile.commands import python_program
 from tilesmith.lab.profile.session import TOOLS, choose, fresh_folder
 from tilesmith.lab.profile.summary import Entry, ProfileError, Summary, blocks
 from tilesmith.lab.report.content import Table
+from tilesmith.toolchain.machine import Gpu, Machine
 
 NVIDIA = Gpu("NVIDIA H200", "nvidia", "580", "9.0", 140 << 30, 1)
 AMD = Gpu("AMD Instinct MI300X", "amd", None, "gfx942", 192 << 30, 1)

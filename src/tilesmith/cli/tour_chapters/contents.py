@@ -21,7 +21,6 @@ from tilesmith.cli.tour_chapters.chapter import Chapter, Report, Told
 from tilesmith.cli.tour_chapters.inspection import SCRIPT, inspected_chapter
 from tilesmith.cli.tour_chapters.training import trained_chapter
 from tilesmith.hardware.devices import for_target
-from tilesmith.hardware.machine import Machine
 from tilesmith.hardware.occupancy import Occupancy, occupancy
 from tilesmith.lab.bench.measuring.sensors import first_gpu_sensors
 from tilesmith.lab.bench.output.contests import MODES, Contest, contests
@@ -40,6 +39,7 @@ from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.runtime.plan import PlannedLaunch
 from tilesmith.spec import Case, Spec, load_file
 from tilesmith.toolchain.compiler import Binary, Target, compile_kernel
+from tilesmith.toolchain.machine import Machine
 
 CHECKED = {"rms_norm": ("tiny", "odd"), "silu": ("odd", "past-a-block")}
 BROKEN = files("tilesmith.cli.examples").joinpath("broken_rms_norm.py")

@@ -13,9 +13,9 @@ from rich.console import Console
 
 from tilesmith import __version__
 from tilesmith.arguments import TEXT, TEXTS, Rule, require
-from tilesmith.hardware.machine import examine
 from tilesmith.lab.profile.session import choose, discard_if_empty, fresh_folder, run
 from tilesmith.lab.profile.summary import ProfileError, Summary, blocks
+from tilesmith.toolchain.machine import examine
 
 SCHEMA = 1
 

@@ -8,11 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilesmith.hardware.machine import Machine
 from tilesmith.lab.profile import nsight, proton_tree, rocprof, torch_trace
 from tilesmith.lab.profile.commands import is_python, runnable
 from tilesmith.lab.profile.runner import INTERRUPTED
 from tilesmith.lab.profile.summary import ProfileError, Summary
+from tilesmith.toolchain.machine import Machine
 
 _SECONDS_TO_FINISH = 60
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import tilesmith
-from tilesmith.hardware.machine import examine
 from tilesmith.lab.bench.result import commit
+from tilesmith.toolchain.machine import examine
 
 
 def stamped(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 import triton
 
-from tilesmith.hardware.machine import examine
 from tilesmith.lab.bench.measuring.timing import CACHES_FILLED, Action, CaptureRefused
+from tilesmith.toolchain.machine import examine
 
 
 class GpuStopwatch:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tilesmith.hardware import machine
-from tilesmith.hardware.machine import examine
+from tilesmith.toolchain import machine
+from tilesmith.toolchain.machine import examine
 
 MIB = 1 << 20
 
