@@ -4,7 +4,8 @@ A process of its own imports PyTorch and Triton for three seconds before it does
 own memory, pipes, working folder, environment and exit status all the same, and not its own modules and settings.
 
 Only the main thread forks. A fork of another thread destroys what the main thread keeps for itself, such as a process
-group of `torch.distributed`, which waits for its threads for ever: a fork has one thread.
+group of `torch.distributed`, which waits for its threads for ever: a fork has one thread. Code that asks for a fork
+server gets one: it asks because its threads hold locks, which a fork would copy.
 """
 
 from __future__ import annotations
@@ -44,9 +45,11 @@ def forking() -> Iterator[None]:
         if not torch.cuda.is_available():
             prepare()  # else each fork that compiles would hash the compiler's files
             context_of = multiprocessing.get_context
-            changed.setattr(
-                multiprocessing, "get_context", lambda method=None: context_of("fork" if _may_fork() else method)
-            )
+
+            def forking_context(method: str | None = None) -> Any:
+                return context_of("fork" if method != "forkserver" and _may_fork() else method)
+
+            changed.setattr(multiprocessing, "get_context", forking_context)
             changed.setattr(subprocess, "Popen", Popen)
         yield
 

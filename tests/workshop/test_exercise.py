@@ -9,7 +9,8 @@ import pytest
 
 from tilesmith.workshop.course.catalogue import BUILT_IN, Catalogue
 from tilesmith.workshop.course.exercise import ExerciseError, Goal
-from tilesmith.workshop.course.exercise_file import expectation_of, load_exercise
+from tilesmith.workshop.course.exercise_file import load_exercise
+from tilesmith.workshop.course.wrong_variants import wrong_variants
 
 
 @pytest.fixture
@@ -59,13 +60,44 @@ def test_missing_file_is_named(folder: Path, name: str) -> None:
         load_exercise(folder)
 
 
-def test_first_line_of_wrong_variant_gives_stage_and_words(folder: Path) -> None:
-    variant = folder / "wrong" / "new.py"
-    variant.write_text("# fails: runs (out of bounds)\n")
-    assert (expectation_of(variant).stage, expectation_of(variant).words) == ("runs", "out of bounds")
-    variant.write_text("# fails: everywhere\n")
-    with pytest.raises(ExerciseError, match="the first line must be"):
-        load_exercise(folder)
+def test_wrong_variant_is_the_solution_with_its_changes(folder: Path) -> None:
+    (folder / "wrong.toml").write_text(
+        '[both]\nfails = "runs (out of bounds)"\nchanges = [["x + y)", "x - y)"], ["return out", "return x"]]\n'
+    )
+    (variant,) = wrong_variants(load_exercise(folder))
+    assert (variant.name, variant.stage, variant.words) == ("both", "runs", "out of bounds")
+    solution = (folder / "solution.py").read_text()
+    assert variant.text == solution.replace("x + y)", "x - y)").replace("return out", "return x")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("one = 1", "'one' is 1, which is not a table"),
+        ("[one]\nchanges = []", "one: 'fails' is missing"),
+        ("[one]\nfails = 'right'", "one: 'changes' is missing"),
+        ("[one]\nfails = 'nowhere'\nchanges = []", "one: 'fails' must begin with one of .*, not 'nowhere'"),
+        ("[one]\nfails = 'right'\nchanges = [['x']]", r"one: each of 'changes' must be \[old text, new text\], not"),
+        ("[one]\nfails = 'right'\nchanges = [['absent', '']]", "one: the solution has 'absent' 0 times"),
+        (
+            "[one]\nfails = 'right'\nchanges = [['x', 'z']]",
+            r"one: the solution has 'x' \d+ times, but must have it once",
+        ),
+        ("[one]\nfails = 'right'\nchanges = []\nmore = 1", "one: unknown key 'more'"),
+        ("[one", "wrong.toml: "),
+    ],
+)
+def test_mistake_in_wrong_variants_is_named(folder: Path, text: str, said: str) -> None:
+    (folder / "wrong.toml").write_text(text)
+    with pytest.raises(ExerciseError, match=said):
+        wrong_variants(load_exercise(folder))
+
+
+@pytest.mark.parametrize("file", sorted(BUILT_IN.glob("*/exercise.toml")), ids=lambda file: file.parent.name)
+def test_wrong_variants_fit_the_solution(file: Path) -> None:
+    exercise = load_exercise(file.parent)
+    texts = {one.text for one in wrong_variants(exercise)}
+    assert exercise.is_only_questions or len(texts | {exercise.solution.read_text()}) >= 3
 
 
 def test_goal_bounds_as_text_and_as_test() -> None:

@@ -111,8 +111,8 @@ def prepare(folder: Path, command: Command) -> None:
         write_script(EXERCISES[command.exercise], folder / name)
     mine = folder / "my-course" / "my-exercise"
     shutil.copytree(BUILT_IN / EXAMPLE, mine)
-    for variant in sorted((mine / "wrong").glob("*.py"))[2:]:
-        variant.unlink()
+    first_two = (mine / "wrong.toml").read_text().split("\n\n")[:2]
+    (mine / "wrong.toml").write_text("\n\n".join(first_two))
     settings = mine / "exercise.toml"
     settings.write_text(settings.read_text().replace(f'id = "{EXAMPLE}"', 'id = "my-exercise"'))
 

@@ -13,8 +13,14 @@ from tilesmith.workshop.checking.triton_check import TritonCheck
 from tilesmith.workshop.checking.verdict import Verdict
 from tilesmith.workshop.course.catalogue import BUILT_IN, Catalogue
 from tilesmith.workshop.course.exercise_file import load_exercise
+from tilesmith.workshop.course.wrong_variants import wrong_variants
 
 SOLUTION = (BUILT_IN / "vector-add" / "solution.py").read_text()
+
+
+def wrong_variant(exercise: str, name: str) -> str:
+    variants = wrong_variants(load_exercise(BUILT_IN / exercise))
+    return next(variant.text for variant in variants if variant.name == name)
 
 
 def verdict_on(source: str, folder: Path, exercise: str = "vector-add", hidden: Sequence[str] | None = None) -> Verdict:
@@ -129,7 +135,7 @@ def test_reused_output_memory_fails_at_right(tmp_path: Path) -> None:
 
 
 def test_result_that_depends_on_the_order_of_programs_fails_at_right(tmp_path: Path) -> None:
-    source = (BUILT_IN / "prefix-scan" / "wrong" / "running_total.py").read_text()
+    source = wrong_variant("prefix-scan", "running_total")
     verdict = verdict_on(source, tmp_path, "prefix-scan")
     assert verdict.stage == "right"
     assert "when the last program runs first" in verdict.message
@@ -160,7 +166,7 @@ def test_tuned_kernel_must_run_with_every_candidate(tmp_path: Path) -> None:
 
 
 def test_goals_hold_for_every_candidate(tmp_path: Path) -> None:
-    source = (BUILT_IN / "gemm-3" / "wrong" / "small_tiles_too.py").read_text()
+    source = wrong_variant("gemm-3", "small_tiles_too")
     verdict = verdict_on(source, tmp_path, "gemm-3", hidden=())
     assert verdict.stage == "goals"
     assert "loads_per_element of a_ptr is 4" in verdict.message
@@ -187,7 +193,7 @@ def test_failing_hidden_case_is_described(tmp_path: Path) -> None:
     ],
 )
 def test_masked_load_without_other_fails_although_the_interpreter_reads_zeros(name: str, tmp_path: Path) -> None:
-    source = (BUILT_IN / name / "wrong" / "forgets_other.py").read_text()
+    source = wrong_variant(name, "forgets_other")
     verdict = verdict_on(source, tmp_path, name)
     assert verdict.stage == "runs"
     assert "masked lanes of this load" in verdict.message
@@ -211,7 +217,7 @@ def test_message_names_the_line_where_a_nan_is_born(tmp_path: Path) -> None:
 
 
 def test_race_counts_each_element_once_and_advises_an_atomic(tmp_path: Path) -> None:
-    source = (BUILT_IN / "reduction" / "wrong" / "last_one_wins.py").read_text()
+    source = wrong_variant("reduction", "last_one_wins")
     verdict = verdict_on(source, tmp_path, "reduction")
     assert "(1 element in total)" in verdict.message
     assert "tl.atomic_add" in verdict.message
@@ -225,7 +231,7 @@ def test_compile_error_names_the_case(tmp_path: Path) -> None:
 
 
 def test_forbidden_copy_is_named(tmp_path: Path) -> None:
-    source = (BUILT_IN / "strides" / "wrong" / "copies_first.py").read_text()
+    source = wrong_variant("strides", "copies_first")
     assert "`contiguous`" in verdict_on(source, tmp_path, "strides").message
 
 

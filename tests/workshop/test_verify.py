@@ -22,12 +22,19 @@ def worker() -> Iterator[Worker]:
 
 
 def copied(folder: Path) -> Path:
-    """Return a private copy of vector-add with two of its wrong variants."""
+    """Return a private copy of vector-add with two wrong variants."""
     copy = folder / "vector-add"
     shutil.copytree(BUILT_IN / "vector-add", copy)
-    for variant in (copy / "wrong").glob("*.py"):
-        if variant.name not in ("subtracts.py", "python_list.py"):
-            variant.unlink()
+    (copy / "wrong.toml").write_text(
+        """
+        [subtracts]
+        fails = "right (stored by program)"
+        changes = [["x + y)", "x - y)"]]
+        [python_list]
+        fails = "compiles (does not compile)"
+        changes = [["tl.load(x_ptr + offsets)", "[tl.load(x_ptr + offset) for offset in offsets]"]]
+        """
+    )
     return copy
 
 
@@ -55,20 +62,26 @@ def test_sound_exercise_has_no_problems(folder: Path) -> None:
 
 def test_broken_solution_is_found(folder: Path, worker: Worker) -> None:
     change(folder / "solution.py", "x + y)", "x - y)")
+    change(folder / "wrong.toml", '"x + y)", "x - y)"', '"x - y)", "x * y)"')
     assert problems(folder, worker).startswith("solution.py must pass, but fails at right: Element")
 
 
+def test_wrong_variant_that_the_solution_does_not_fit_is_found(folder: Path, worker: Worker) -> None:
+    change(folder / "solution.py", "x + y)", "y + x)")
+    assert "subtracts: the solution has 'x + y)' 0 times, but must have it once" in problems(folder, worker)
+
+
 def test_wrong_variant_that_passes_is_found(folder: Path, worker: Worker) -> None:
-    change(folder / "wrong" / "subtracts.py", "x - y)", "x + y)")
-    assert problems(folder, worker) == "wrong/subtracts.py must fail at right, but passes"
+    change(folder / "wrong.toml", "x - y)", "x + y)")
+    assert problems(folder, worker) == "subtracts of wrong.toml must fail at right, but passes"
 
 
 @pytest.fixture(scope="module")
 def many_problems(tmp_path_factory: pytest.TempPathFactory, worker: Worker) -> str:
     """Return what is said of an exercise with many faults, each in another place: its programs run once."""
     folder = copied(tmp_path_factory.mktemp("faulty"))
-    change(folder / "wrong" / "subtracts.py", "# fails: right", "# fails: goals")
-    change(folder / "wrong" / "python_list.py", "(does not compile)", "(nobody compiles)")
+    change(folder / "wrong.toml", "right (stored by program)", "goals")
+    change(folder / "wrong.toml", "(does not compile)", "(nobody compiles)")
     change(folder / "exercise.toml", 'starter_fails = "parses"', 'starter_fails = "runs"')
     change(folder / "quiz.py", "facts.kernel.bytes / facts.kernel.programs", "facts.kernel.bytes")
     text = (folder / "exercise.toml").read_text()
@@ -80,7 +93,7 @@ def many_problems(tmp_path_factory: pytest.TempPathFactory, worker: Worker) -> s
 @pytest.mark.parametrize(
     "said",
     [
-        pytest.param("wrong/subtracts.py must fail at goals, but fails at right", id="another stage of a variant"),
+        pytest.param("subtracts of wrong.toml must fail at goals, but fails at right", id="another stage of a variant"),
         pytest.param("does not contain 'nobody compiles'", id="a message without the expected words"),
         pytest.param("starter.py must fail at runs, but fails at parses", id="another stage of the starter"),
         pytest.param("but 3 * 4 * BLOCK_SIZE is 3072", id="a changed answer"),

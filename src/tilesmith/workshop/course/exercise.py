@@ -184,7 +184,3 @@ class Exercise:
     @property
     def page(self) -> Path:
         return self.folder / "page.md"
-
-    @property
-    def wrong_variants(self) -> tuple[Path, ...]:
-        return tuple(sorted((self.folder / "wrong").glob(f"*{self.suffix}")))

@@ -5,12 +5,8 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from types import UnionType
 from typing import Any
 
 from tilesmith.workshop.course.exercise import (
@@ -23,37 +19,13 @@ from tilesmith.workshop.course.exercise import (
     Size,
     Sweep,
 )
-
-# Python 3.10 has no TOML reader.
-_toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-
-_FAILS_AT = "fails:"
-
-
-@dataclass(frozen=True)
-class Expectation:
-    """The stage at which a wrong variant must fail, and words that the message must contain."""
-
-    stage: str
-    words: str = ""
-
-
-def expectation_of(variant: Path) -> Expectation:
-    """Return the expectation on the first line of a wrong variant: `# fails: runs (out of bounds)`, in CUDA `//`."""
-    comment = "// " if variant.suffix == ".cu" else "# "
-    first = variant.read_text(encoding="utf-8").partition("\n")[0]
-    stage, _, words = first.removeprefix(comment + _FAILS_AT).strip().partition(" ")
-    if not first.startswith(comment + _FAILS_AT) or stage not in STAGES:
-        raise ExerciseError(
-            f"{variant}: the first line must be `{comment}{_FAILS_AT} STAGE (words)`, STAGE one of {STAGES}"
-        )
-    return Expectation(stage, words.strip().removeprefix("(").removesuffix(")"))
+from tilesmith.workshop.course.toml_table import Table, read_toml
 
 
 def load_exercise(folder: Path) -> Exercise:
     """Return the exercise in a folder. Raises ExerciseError with one line for any mistake in it."""
     path = folder / "exercise.toml"
-    exercise = _read(_Table(read_toml(path), str(path)), folder)
+    exercise = _read(Table(read_toml(path), str(path)), folder)
     needed = [exercise.page]
     if not exercise.is_only_questions:
         meaning = "harness.cu" if exercise.is_cuda else "checks.py" if exercise.is_program else "meaning.py"
@@ -64,66 +36,16 @@ def load_exercise(folder: Path) -> Exercise:
             raise ExerciseError(f"{folder}: there is no {file.name} in this folder")
     if exercise.twin is not None and not (folder.parent / exercise.twin / "exercise.toml").is_file():
         raise ExerciseError(f"{path}: the twin is {exercise.twin!r}, but no exercise with this id lies beside it")
-    for variant in exercise.wrong_variants:
-        expectation_of(variant)
     return exercise
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """Return the content of a TOML file. Raises ExerciseError with one line."""
-    try:
-        content: dict[str, Any] = _toml.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ExerciseError(f"{path.parent}: there is no {path.name} in this folder") from None
-    except (OSError, ValueError) as error:
-        raise ExerciseError(f"{path}: {error}") from None
-    return content
-
-
-class _Table:
-    """A TOML table: the reader takes every key with its type; `done` refuses the keys that are left."""
-
-    def __init__(self, content: Mapping[str, Any], where: str) -> None:
-        self._content = dict(content)
-        self.where = where
-
-    def take(self, key: str, kind: type | UnionType, default: Any = None, *, needed: bool = False) -> Any:
-        if key not in self._content:
-            if needed:
-                raise ExerciseError(f"{self.where}: {key!r} is missing")
-            return default
-        value = self._content.pop(key)
-        value = float(value) if kind is float and isinstance(value, int) and not isinstance(value, bool) else value
-        if not isinstance(value, kind):
-            raise ExerciseError(f"{self.where}: {key!r} is {value!r}, which is not a {getattr(kind, '__name__', kind)}")
-        return value
-
-    def texts(self, key: str, default: tuple[str, ...] = ()) -> tuple[str, ...]:
-        values = self.take(key, list, list(default))
-        for value in values:
-            if not isinstance(value, str):
-                raise ExerciseError(f"{self.where}: {key!r} holds {value!r}, which is not a string")
-        return tuple(values)
-
-    def tables(self, key: str) -> list[_Table]:
-        return [_Table(one, f"{self.where}: {key} {number}") for number, one in enumerate(self.take(key, list, []), 1)]
-
-    def rest(self) -> dict[str, Any]:
-        left, self._content = self._content, {}
-        return left
-
-    def done(self) -> None:
-        if self._content:
-            raise ExerciseError(f"{self.where}: unknown key {', '.join(map(repr, self._content))}")
-
-
-def _read(table: _Table, folder: Path) -> Exercise:
+def _read(table: Table, folder: Path) -> Exercise:
     spec, cuda, program = (table.take(kind, dict) for kind in ("spec", "cuda", "program"))
     if sum(one is not None for one in (spec, cuda, program)) > 1:
         raise ExerciseError(f"{table.where}: the exercise has more than one of spec, cuda and program")
-    meaning: dict[str, Any] = {} if spec is None else _meaning(_Table(spec, f"{table.where}: spec"), table)
+    meaning: dict[str, Any] = {} if spec is None else _meaning(Table(spec, f"{table.where}: spec"), table)
     if program is not None:
-        meaning |= _program(_Table(program, f"{table.where}: program"))
+        meaning |= _program(Table(program, f"{table.where}: program"))
     exercise = Exercise(
         folder=folder,
         id=table.take("id", str, needed=True),
@@ -135,7 +57,7 @@ def _read(table: _Table, folder: Path) -> Exercise:
         difficulty=table.take("difficulty", int, 0),
         is_cuda=cuda is not None,
         is_program=program is not None,
-        twin=_twin(_Table(cuda or {}, f"{table.where}: cuda")),
+        twin=_twin(Table(cuda or {}, f"{table.where}: cuda")),
         goals=tuple(map(_goal, table.tables("goals"))),
         sweep=_sweep(table),
         hints=table.texts("hints"),
@@ -160,20 +82,20 @@ def _read(table: _Table, folder: Path) -> Exercise:
     return exercise
 
 
-def _twin(cuda: _Table) -> str | None:
+def _twin(cuda: Table) -> str | None:
     twin: str | None = cuda.take("twin", str)
     cuda.done()
     return twin
 
 
-def _program(program: _Table) -> dict[str, Any]:
+def _program(program: Table) -> dict[str, Any]:
     """Return the field of an exercise whose own `checks.py` decides: the function that it calls."""
     function = program.take("function", str, needed=True)
     program.done()
     return {"function": function}
 
 
-def _meaning(spec: _Table, table: _Table) -> dict[str, Any]:
+def _meaning(spec: Table, table: Table) -> dict[str, Any]:
     """Return the fields of a Triton exercise: function, sizes, dtypes and layouts."""
     visible = tuple(map(_size, table.tables("visible")))
     hidden = tuple(map(_size, table.tables("hidden")))
@@ -201,19 +123,19 @@ def _meaning(spec: _Table, table: _Table) -> dict[str, Any]:
     return meaning
 
 
-def _timed(spec: _Table) -> Iterator[Size]:
+def _timed(spec: Table) -> Iterator[Size]:
     """Yield the timed sizes: the file has one table or a list of tables."""
     given = spec.take("timed", list | dict, [])
     for number, sizes in enumerate([given] if isinstance(given, dict) else given, 1):
         yield Size(f"timed {number}", sizes)
 
 
-def _size(table: _Table) -> Size:
+def _size(table: Table) -> Size:
     name, lesson = table.take("name", str, needed=True), table.take("lesson", str, "")
     return Size(name, table.rest(), lesson)
 
 
-def _goal(table: _Table) -> Goal:
+def _goal(table: Table) -> Goal:
     goal = Goal(
         metric=table.take("metric", str, needed=True),
         why=table.take("why", str, needed=True),
@@ -229,11 +151,11 @@ def _goal(table: _Table) -> Goal:
     return goal
 
 
-def _sweep(table: _Table) -> Sweep | None:
+def _sweep(table: Table) -> Sweep | None:
     content = table.take("sweep", dict)
     if content is None:
         return None
-    inner = _Table(content, f"{table.where}: sweep")
+    inner = Table(content, f"{table.where}: sweep")
     sweep = Sweep(
         inner.take("constant", str, needed=True),
         tuple(inner.take("values", list, needed=True)),
@@ -243,7 +165,7 @@ def _sweep(table: _Table) -> Sweep | None:
     return sweep
 
 
-def _question(table: _Table) -> Question:
+def _question(table: Table) -> Question:
     between = table.take("between", list)
     question = Question(
         question=table.take("question", str, needed=True),
@@ -260,7 +182,7 @@ def _question(table: _Table) -> Question:
     return question
 
 
-def _common_mistake(table: _Table) -> CommonMistake:
+def _common_mistake(table: Table) -> CommonMistake:
     mistake = CommonMistake(table.take("answer", str, needed=True), table.take("reply", str, needed=True))
     table.done()
     return mistake

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tilesmith.workshop.course.exercise import ExerciseError
-from tilesmith.workshop.course.exercise_file import read_toml
+from tilesmith.workshop.course.toml_table import read_toml
 
 
 def known_equivalents(folder: Path) -> dict[str, str]:

@@ -11,11 +11,12 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from tempfile import TemporaryDirectory
 
-from tilesmith.workshop.checking.verdict import QuestionAnswers
+from tilesmith.workshop.checking.verdict import QuestionAnswers, Verdict
 from tilesmith.workshop.course.exercise import Exercise, ExerciseError
-from tilesmith.workshop.course.exercise_file import Expectation, expectation_of
-from tilesmith.workshop.isolation.worker import Outcome, Worker
+from tilesmith.workshop.course.wrong_variants import FILE, WrongVariant, wrong_variants
+from tilesmith.workshop.isolation.worker import Worker
 from tilesmith.workshop.quizzes.replies import question_problems
 
 LEAST_HINTS, LEAST_QUESTIONS, LEAST_WRONG_VARIANTS = 3, 2, 2
@@ -54,18 +55,23 @@ def verify(exercises: Sequence[Exercise], jobs: int = 1) -> Iterator[Verified]:
 
 def verify_one(exercise: Exercise, worker: Worker) -> Verified:
     """Verify one exercise. All its programs share a process, because its author wrote them."""
-    problems = list(_missing_parts(exercise))
+    problems: list[str] = []
+    variants: tuple[WrongVariant, ...] = ()
+    try:
+        variants = wrong_variants(exercise)
+    except ExerciseError as error:
+        problems.append(str(error))
+    problems += _missing_parts(exercise, len(variants))
     if exercise.is_only_questions:
         return Verified(exercise, 0, (*problems, *_questions_only_problems(exercise, worker)))
-    programs = [exercise.starter, exercise.solution, *exercise.wrong_variants]
-    for program in programs:
-        try:
-            outcome = worker.check(exercise, program, quiz=program == exercise.solution)
-        except ExerciseError as error:
-            problems.append(f"{_name(exercise, program)}: {error}")
-            continue
-        problems += [f"{_name(exercise, program)} {text}" for text in _program_problems(exercise, program, outcome)]
-    return Verified(exercise, len(programs), tuple(problems))
+    for program in (exercise.starter, exercise.solution):
+        problems += _program_problems(exercise, program, worker)
+    with TemporaryDirectory() as folder:
+        program = Path(folder) / exercise.file_name
+        for variant in variants:
+            program.write_text(variant.text, encoding="utf-8")
+            problems += _wrong_variant_problems(exercise, variant, program, worker)
+    return Verified(exercise, 2 + len(variants), tuple(problems))
 
 
 def _questions_only_problems(exercise: Exercise, worker: Worker) -> Iterator[str]:
@@ -80,32 +86,47 @@ def _quiz_problems(exercise: Exercise, found: Sequence[QuestionAnswers]) -> Iter
         yield from (f"question {number}: {problem}" for problem in question_problems(question, answers))
 
 
-def _missing_parts(exercise: Exercise) -> Iterator[str]:
+def _missing_parts(exercise: Exercise, variants: int) -> Iterator[str]:
     for what, number, least in (
         ("hints", len(exercise.hints), LEAST_HINTS),
         ("questions", len(exercise.questions), LEAST_QUESTIONS),
-        ("wrong variants", len(exercise.wrong_variants), LEAST_WRONG_VARIANTS),
+        ("wrong variants", variants, LEAST_WRONG_VARIANTS),
     ):
         if number < least and not (what == "wrong variants" and exercise.is_only_questions):
             yield f"has {number} {what}, but needs at least {least}"
 
 
-def _program_problems(exercise: Exercise, program: Path, outcome: Outcome) -> Iterator[str]:
-    verdict = outcome.verdict
-    if program == exercise.solution:
-        if not verdict.passed:
-            yield f"must pass, but fails at {verdict.stage}: {verdict.message}"
-        else:
-            yield from _quiz_problems(exercise, outcome.quiz)
+def _program_problems(exercise: Exercise, program: Path, worker: Worker) -> Iterator[str]:
+    is_solution = program == exercise.solution
+    try:
+        outcome = worker.check(exercise, program, quiz=is_solution)
+    except ExerciseError as error:
+        yield f"{program.name}: {error}"
         return
-    wanted = Expectation(exercise.starter_fails) if program == exercise.starter else expectation_of(program)
+    verdict = outcome.verdict
+    if not is_solution:
+        found = _failure_problems(verdict, exercise.starter_fails, "")
+    elif not verdict.passed:
+        found = iter([f"must pass, but fails at {verdict.stage}: {verdict.message}"])
+    else:
+        found = _quiz_problems(exercise, outcome.quiz)
+    yield from (f"{program.name} {text}" for text in found)
+
+
+def _wrong_variant_problems(exercise: Exercise, variant: WrongVariant, program: Path, worker: Worker) -> Iterator[str]:
+    name = f"{variant.name} of {FILE}"
+    try:
+        verdict = worker.check(exercise, program).verdict
+    except ExerciseError as error:
+        yield f"{name}: {error}"
+        return
+    yield from (f"{name} {text}" for text in _failure_problems(verdict, variant.stage, variant.words))
+
+
+def _failure_problems(verdict: Verdict, stage: str, words: str) -> Iterator[str]:
     if verdict.passed:
-        yield f"must fail at {wanted.stage}, but passes"
-    elif verdict.stage != wanted.stage:
-        yield f"must fail at {wanted.stage}, but fails at {verdict.stage}: {verdict.message}"
-    elif wanted.words not in verdict.message:
-        yield f"fails at {wanted.stage}, but the message does not contain {wanted.words!r}: {verdict.message}"
-
-
-def _name(exercise: Exercise, program: Path) -> str:
-    return str(program.relative_to(exercise.folder))
+        yield f"must fail at {stage}, but passes"
+    elif verdict.stage != stage:
+        yield f"must fail at {stage}, but fails at {verdict.stage}: {verdict.message}"
+    elif words not in verdict.message:
+        yield f"fails at {stage}, but the message does not contain {words!r}: {verdict.message}"

@@ -1,8 +1,0 @@
-// fails: runs (outside of what was allocated)
-#include <cuda_runtime.h>
-
-// Copies the first column of a row-major matrix in host memory to `column` in GPU memory.
-void copy_first_column(const float* matrix, float* column, int rows, int columns) {
-    cudaMemcpy2D(
-        column, sizeof(float), matrix, columns * sizeof(float), columns * sizeof(float), rows, cudaMemcpyHostToDevice);
-}
