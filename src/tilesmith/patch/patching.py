@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable
-from types import MethodType
 from typing import Any, TypeVar
 
 from torch import nn
@@ -17,8 +16,8 @@ from torch import nn
 from tilesmith.arguments import FLAG, require_all
 from tilesmith.ops.runtime.dispatch import use
 from tilesmith.patch.families import Family, family_of
-from tilesmith.patch.gradients.plain_modules import FORWARD
 from tilesmith.patch.gradients.tied_embedding import scale_of, under_head
+from tilesmith.patch.own_forward import FORWARD, give_forward, remove_forward
 from tilesmith.patch.parts.attention_module import (
     PROJECTIONS,
     QK_NORM,
@@ -129,8 +128,7 @@ def unpatch(model: Model) -> Model:
                 f"unpatch: other code replaced the forward of a {type(module).__name__} after patch; undo that first"
             )
     for module in patched:
-        del module.forward
-        delattr(module, FORWARD)
+        remove_forward(module)
     for config, before in vars(model).get(ATTENTION, ()):
         if config._attn_implementation.startswith(PREFIX):  # else the user set another one, which stays
             config._attn_implementation = before
@@ -180,7 +178,7 @@ def _swap_tried_norms(model: nn.Module) -> Swapped:
             forms[kind] = norm_form(norm)
         form = forms.get(kind)
         if form is not None and "forward" not in vars(norm):
-            _give(norm, form)
+            give_forward(norm, form)
             given.append(norm)
         elif form is not None:
             skipped[norm] = "have a forward of their own"
@@ -192,13 +190,6 @@ def _swap_tried_norms(model: nn.Module) -> Swapped:
 def has_own_forward(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Return whether a module's forward is not that of the class."""
     return type(module).forward is not kind.forward or "forward" in vars(module)
-
-
-def _give(module: nn.Module, forward: Callable[..., Any]) -> None:
-    """Give a module our forward."""
-    method = MethodType(forward, module)
-    setattr(module, FORWARD, method)
-    setattr(module, "forward", method)  # noqa: B010  # mypy rejects the assignment to a method
 
 
 def _norms_span_heads(model: nn.Module, kind: type[nn.Module]) -> bool:
@@ -257,7 +248,7 @@ def _swap_recognised_blocks(model: nn.Module) -> Swapped:
         own = "forward" in vars(module)
         ours = None if own else recognised_block(module)
         if ours is not None:
-            _give(module, ours)
+            give_forward(module, ours)
             given.append(module)
         elif looks_like_block(module):
             other = "compute something else than a feed-forward block with SiLU or GELU"
@@ -294,7 +285,7 @@ def _patch_named_blocks(model: nn.Module, family: Family, done: Report) -> None:
         if isinstance(ours, str):
             reasons[ours] += 1
             continue
-        _give(block, ours)
+        give_forward(block, ours)
         count += 1
     done.record_part("mlp", Swapped(count, _counted(kind, len(blocks), reasons)))
 
@@ -375,7 +366,7 @@ def _swap(
             reasons[reason] += 1
             continue
         count += 1
-        _give(module, ours)
+        give_forward(module, ours)
     return Swapped(count, _counted(kind, count + reasons.total(), reasons))
 
 
