@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -206,6 +207,14 @@ def test_unpatched_model_can_be_pickled_as_a_whole(tmp_path: Path) -> None:
     torch.save(model, tmp_path / "model.pt")
     again = torch.load(tmp_path / "model.pt", weights_only=False)
     assert_same(found(again, **batch()), found(model, **batch()))
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_pickling_a_patched_model_says_to_unpatch_it(part: str) -> None:
+    model = patch(model_of("llama"), **only(part))
+    with pytest.raises(TypeError, match=r"call unpatch\(model\) before, or save model.state_dict\(\)"):
+        pickle.dumps(model)
+    assert report(unpatch(copy.deepcopy(model))) is None
 
 
 def test_release_without_a_registry_of_masks_keeps_its_attention(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,6 +133,7 @@ CLAIMS: dict[str, list[str]] = {
     ],
     "Pickling a whole model (`torch.save(model)`): `unpatch` first": [
         "behaviour:unpatched_model_can_be_pickled_as_a_whole",
+        "behaviour:pickling_a_patched_model_says_to_unpatch_it",
     ],
     "Before 4.53 transformers has no registry for masks, so it keeps `attention`": [
         "behaviour:release_without_a_registry_of_masks_keeps_its_attention",

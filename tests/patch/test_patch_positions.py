@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from types import MethodType
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from small_models import CLASSES, assert_same, batch, found, model_of
 from torch import nn
 
 from tilesmith.patch import patch
-from tilesmith.patch.parts.default_positions import LENGTHS, default_positions, full_mask
+from tilesmith.patch.parts.default_positions import LENGTHS, default_positions, full_mask, with_kept_tables
 
 TOKENS = batch()["input_ids"]
 
@@ -75,6 +77,25 @@ def test_tables_have_the_dtype_of_the_input(dtype: torch.dtype) -> None:
     ids = default_positions(6, torch.device("cpu"))
     assert rotary(torch.ones(1, dtype=torch.bfloat16), ids)[0].dtype == torch.bfloat16
     assert {one.dtype for one in rotary(torch.ones(1, dtype=dtype), ids)} == {dtype}
+
+
+def test_tables_of_layer_types_given_by_name_are_kept_apart() -> None:
+    calls: list[str] = []
+
+    class Rotary(nn.Module):
+        def forward(self, x: torch.Tensor, position_ids: torch.Tensor, layer_type: str) -> Any:
+            calls.append(layer_type)
+            angles = position_ids / len(layer_type)
+            return angles.cos(), angles.sin()
+
+    rotary = Rotary()
+    rotary.forward = MethodType(with_kept_tables(Rotary.forward), rotary)  # type: ignore[method-assign]
+    x, ids = torch.ones(1), default_positions(6, torch.device("cpu"))
+    assert ids is not None
+    for kind in ("full", "sliding", "full", "sliding"):
+        assert torch.equal(rotary(x, ids, layer_type=kind)[0], (ids / len(kind)).cos())
+        assert torch.equal(rotary(x, ids + 1, layer_type=kind)[0], ((ids + 1) / len(kind)).cos())
+    assert calls == ["full", "full", "sliding", "sliding", "full", "sliding"]
 
 
 def test_given_positions_are_used() -> None:

@@ -194,6 +194,24 @@ def test_model_without_vocabulary_reports_its_loss_as_left() -> None:
     assert done.left == {"loss": "LlamaModel has no loss over a vocabulary"}
 
 
+def test_report_of_an_image_model_blames_no_release() -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
+    config = transformers.ViTConfig(**sizes, image_size=16, patch_size=8)
+    done = report_of(transformers.ViTForImageClassification(config))
+    assert done.left["rotary"] == "ViTAttention does not rotate q and k"
+    assert done.left["loss"] == "ViTForImageClassification has no loss over a vocabulary"
+    assert "default positions" not in {**done.fused, **done.not_fused}
+    assert not {"rotary", "loss", "default positions"} & set(done.unrecognised)
+
+
+def test_loss_that_is_not_known_is_not_called_absent() -> None:
+    layers = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    config = transformers.BartConfig(**layers, d_model=32, encoder_ffn_dim=48, decoder_ffn_dim=48, vocab_size=67)
+    done = report_of(transformers.BartForConditionalGeneration(config))
+    assert done.left["loss"] == "Tilesmith does not know the loss of BartForConditionalGeneration"
+    assert done.left["mlp"] == "transformers has no class BartMLP, where Tilesmith looks for this part"
+
+
 @pytest.mark.parametrize("alibi", [True, False])
 def test_rotation_is_reported_only_for_models_that_rotate(alibi: bool) -> None:
     sizes = {"vocab_size": 67, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}

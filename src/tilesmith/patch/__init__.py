@@ -6,6 +6,7 @@ Files, in reading order:
 - `trainer.py`: `trainer_callback`, for Hugging Face's and TRL's trainers.
 - `report.py`: what `patch` reports: parts and fusions, made or not made, and why.
 - `families.py`: the supported model families and their differences.
+- `own_forward.py`: our `forward` in a module: given and removed.
 - `rewriting.py`: copies of transformers' methods with some statements replaced.
 - `usual_modes.py`: PyTorch's modes while `patch` and `fold` try modules on random numbers.
 - `parts/`: the replacements for norms, attention, feed-forward blocks and the loss.

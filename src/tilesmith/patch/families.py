@@ -56,7 +56,10 @@ class Family:
         """Return the class whose name is the prefix and this name, or this name; UnknownCodeError without one."""
         found: type[nn.Module] | None = getattr(self.modeling, self.prefix + name, getattr(self.modeling, name, None))
         if found is None:
-            raise UnknownCodeError(f"this release of transformers has no class {self.prefix}{name}")
+            missing = f"no class {self.prefix}{name}"
+            if self.known:
+                raise UnknownCodeError(f"this release of transformers has {missing}")
+            raise UnknownCodeError(f"transformers has {missing}, where Tilesmith looks for this part")
         return found
 
 

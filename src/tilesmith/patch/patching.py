@@ -7,17 +7,17 @@ so a patched and an unpatched model can live in one process, and `unpatch` only 
 from __future__ import annotations
 
 import copy
+import inspect
 from collections import Counter
 from collections.abc import Callable
-from types import MethodType
 from typing import Any, TypeVar
 
 from torch import nn
 
 from tilesmith.arguments import FLAG, require_all
 from tilesmith.patch.families import Family, family_of
-from tilesmith.patch.gradients.plain_modules import FORWARD
 from tilesmith.patch.gradients.tied_embedding import scale_of, under_head
+from tilesmith.patch.own_forward import FORWARD, give_forward, remove_forward
 from tilesmith.patch.parts.attention_module import (
     PROJECTIONS,
     QK_NORM,
@@ -39,7 +39,7 @@ from tilesmith.patch.parts.attention_registry import (
 from tilesmith.patch.parts.decoder import counts_from_zero, options_reach_attention, with_default_positions
 from tilesmith.patch.parts.default_positions import why_tables_change, with_kept_tables
 from tilesmith.patch.parts.feed_forward import block_forward, recognised_block
-from tilesmith.patch.parts.hand_written import left_in, looks_like_block
+from tilesmith.patch.parts.hand_written import left_in, looks_like_block, rotates
 from tilesmith.patch.parts.loss import require_known_loss, standard_loss, why_logits, without_logits
 from tilesmith.patch.parts.masked_loss import masked_without_logits
 from tilesmith.patch.parts.norms import is_named_norm, looks_like_norm, norm_form, norm_forward, settings_of
@@ -129,8 +129,7 @@ def unpatch(model: Model) -> Model:
                 f"unpatch: other code replaced the forward of a {type(module).__name__} after patch; undo that first"
             )
     for module in patched:
-        del module.forward
-        delattr(module, FORWARD)
+        remove_forward(module)
     for config, before in vars(model).get(ATTENTION, ()):
         if config._attn_implementation.startswith(PREFIX):  # else the user set another one, which stays
             config._attn_implementation = before
@@ -180,7 +179,7 @@ def _swap_tried_norms(model: nn.Module) -> Swapped:
             forms[kind] = norm_form(norm)
         form = forms.get(kind)
         if form is not None and "forward" not in vars(norm):
-            _give(norm, form)
+            give_forward(norm, form)
             given.append(norm)
         elif form is not None:
             skipped[norm] = "have a forward of their own"
@@ -192,13 +191,6 @@ def _swap_tried_norms(model: nn.Module) -> Swapped:
 def has_own_forward(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Return whether a module's forward is not that of the class."""
     return type(module).forward is not kind.forward or "forward" in vars(module)
-
-
-def _give(module: nn.Module, forward: Callable[..., Any]) -> None:
-    """Give a module our forward."""
-    method = MethodType(forward, module)
-    setattr(module, FORWARD, method)
-    setattr(module, "forward", method)  # noqa: B010  # mypy rejects the assignment to a method
 
 
 def _norms_span_heads(model: nn.Module, kind: type[nn.Module]) -> bool:
@@ -224,8 +216,9 @@ def _patch_attention_modules(model: nn.Module, family: Family, done: Report, *, 
         with done.fusion(name):
             require_projection(kind.forward, name)
             projections.append(name)
-    rotates = family.rotates and not getattr(model.config, "alibi", False)
-    rotation = rotation_of(model, family, kind.forward) if rotary and rotates else None
+    has_rotation = family.rotates and not getattr(model.config, "alibi", False)
+    has_rotation = has_rotation and (family.known or any(rotates(module) for module in model.modules()))
+    rotation = rotation_of(model, family, kind.forward) if rotary and has_rotation else None
     if rotation is rotary_of_halves and "q_norm" in names_in(kind.forward):
         with done.fusion(QK_NORM):
             if _norms_span_heads(model, kind):
@@ -243,7 +236,7 @@ def _patch_attention_modules(model: nn.Module, family: Family, done: Report, *, 
             tables = family.of(family.tables)
             kept = _swap(model, tables, with_kept_tables(tables.forward), why_tables_change)
             done.record_fusion("rotary tables", kept)
-    elif rotary and not rotates:
+    elif rotary and not has_rotation:
         done.left["rotary"] = f"{kind.__name__} does not rotate q and k"
     elif rotary:
         raise UnknownCodeError.of(kind.forward)
@@ -257,7 +250,7 @@ def _swap_recognised_blocks(model: nn.Module) -> Swapped:
         own = "forward" in vars(module)
         ours = None if own else recognised_block(module)
         if ours is not None:
-            _give(module, ours)
+            give_forward(module, ours)
             given.append(module)
         elif looks_like_block(module):
             other = "compute something else than a feed-forward block with SiLU or GELU"
@@ -294,15 +287,19 @@ def _patch_named_blocks(model: nn.Module, family: Family, done: Report) -> None:
         if isinstance(ours, str):
             reasons[ours] += 1
             continue
-        _give(block, ours)
+        give_forward(block, ours)
         count += 1
     done.record_part("mlp", Swapped(count, _counted(kind, len(blocks), reasons)))
 
 
 def _patch_loss(model: nn.Module, family: Family, done: Report) -> None:
-    kind: Any = family.of(family.head)
+    causal: Any = model
+    is_known_head = family.known or hasattr(family.modeling, family.prefix + family.head)
+    kind: Any = family.of(family.head) if is_known_head else ()
     if not isinstance(model, kind):
-        done.left["loss"] = f"{type(model).__name__} has no loss over a vocabulary"
+        has_head = causal.get_output_embeddings() is not None
+        unknown = f"Tilesmith does not know the loss of {type(model).__name__}"
+        done.left["loss"] = unknown if has_head else f"{type(model).__name__} has no loss over a vocabulary"
         return
     if family.masked is not None:
         done.record_part("loss", _swap(model, kind, masked_without_logits(kind.forward, *family.masked)))
@@ -316,7 +313,6 @@ def _patch_loss(model: nn.Module, family: Family, done: Report) -> None:
     if family.tried and not has_same_loss(without_logits(kind.forward, False), kind.forward, model):
         raise UnknownCodeError(f"{kind.__name__} computes its logits in another way")
     done.record_part("loss", _swap(model, kind, ours))
-    causal: Any = model
     embedding = causal.get_input_embeddings()
     if embedding.weight is causal.lm_head.weight:
         reason = None
@@ -353,6 +349,10 @@ def _patch_attention(model: nn.Module, family: Family, done: Report) -> None:
     done.record_part("attention", Swapped(0 if reason else len(attending), reason))
     with done.fusion("default positions"):
         decoder = family.of(family.decoder)
+        takes_positions = "position_ids" in inspect.signature(decoder.forward).parameters
+        has_decoder = any(isinstance(module, decoder) for module in model.modules())
+        if not family.known and not (takes_positions and has_decoder):
+            return
         if not family.known and not counts_from_zero(decoder.forward):
             raise UnknownCodeError.of(decoder.forward)
         reach = options_reach_attention(model, decoder, kind)
@@ -375,7 +375,7 @@ def _swap(
             reasons[reason] += 1
             continue
         count += 1
-        _give(module, ours)
+        give_forward(module, ours)
     return Swapped(count, _counted(kind, count + reasons.total(), reasons))
 
 

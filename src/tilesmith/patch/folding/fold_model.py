@@ -7,7 +7,6 @@ import inspect
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import MethodType
 from typing import Any, TypeVar
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 from tilesmith.patch.folding.grid_attention import Layers
 from tilesmith.patch.folding.recognising import HARMLESS, Recognised, recognised, without_trailing_nones
-from tilesmith.patch.gradients.plain_modules import FORWARD
+from tilesmith.patch.own_forward import give_forward
 from tilesmith.patch.patching import REPORT, require_module, unpatch
 from tilesmith.patch.usual_modes import in_usual_modes
 
@@ -63,7 +62,7 @@ def fold(model: Model) -> Model:
         found = known[key]
         name = type(module).__name__
         if isinstance(found, Recognised):
-            _replace(module, found)
+            give_forward(module, _forward(type(module).forward, found))
             replaced[found.kind.name] += 1
             inside.update(module.modules())
         elif found is not None:
@@ -94,12 +93,6 @@ def _holds_known(module: nn.Module, known: dict[Any, Recognised | str | None]) -
         if known[key] is not None:
             return True
     return False
-
-
-def _replace(module: nn.Module, found: Recognised) -> None:
-    method = MethodType(_forward(type(module).forward, found), module)
-    setattr(module, FORWARD, method)
-    setattr(module, "forward", method)  # noqa: B010  # mypy rejects the assignment to a method
 
 
 def _forward(original: Callable[..., Any], found: Recognised) -> Callable[..., Any]:

@@ -14,8 +14,6 @@ from tilesmith.ops.runtime import dispatch
 from tilesmith.ops.runtime.autograd import apply_plain
 from tilesmith.ops.runtime.operator import only_pytorch_understands
 
-FORWARD = "_tilesmith_forward"
-"""The attribute of a patched module that holds our forward."""
 PLAIN = (Tensor, nn.Parameter)
 """Tensor classes without behaviour of their own."""
 

@@ -113,19 +113,19 @@ def with_kept_tables(original: Callable[..., Tables]) -> Callable[..., Tables]:
     """Return a rotary embedding's `forward` that computes the tables of default positions once per length."""
 
     @functools.wraps(original)
-    def forward(self: Any, x: Tensor, position_ids: Tensor, *others: Any) -> Tables:
+    def forward(self: Any, x: Tensor, position_ids: Tensor, *others: Any, **named: Any) -> Tables:
         length = position_ids.shape[-1]
         if not _may_be_kept() or position_ids is not _kept_positions(length, position_ids.device):
-            return original(self, x, position_ids, *others)
+            return original(self, x, position_ids, *others, **named)
         kept = _tables.setdefault(self, {})
         # Moving or changing the model gives the frequencies another address or version.
         frequencies = tuple((one.data_ptr(), one._version) for one in self.buffers())
-        key = length, x.dtype, x.device, others, frequencies
+        key = length, x.dtype, x.device, others, *named.items(), frequencies
         if key not in kept:
             if len(kept) >= LENGTHS:
                 kept.clear()
             with torch.inference_mode(False):
-                kept[key] = original(self, x, position_ids, *others)
+                kept[key] = original(self, x, position_ids, *others, **named)
         return kept[key]
 
     return forward

@@ -20,7 +20,7 @@ ROTARY = re.compile("rotary|rope(?![a-z])", re.IGNORECASE)
 def left_in(model: nn.Module) -> dict[str, str]:
     """Return for attention, rotation and loss which modules compute them; nothing for a part that no module has."""
     parts: dict[str, Callable[[nn.Module], bool]] = {
-        "rotary": _rotates,
+        "rotary": rotates,
         "loss": lambda module: any("cross_entropy" in name for name in _names(module)),
         "attention": _attends,
     }
@@ -52,7 +52,8 @@ def _attends(module: nn.Module) -> bool:
     return named or "scaled_dot_product_attention" in _names(module)
 
 
-def _rotates(module: nn.Module) -> bool:
+def rotates(module: nn.Module) -> bool:
+    """Return whether a module's names say that it rotates q and k by their positions."""
     return ROTARY.search(" ".join((type(module).__name__, *_names(module)))) is not None
 
 

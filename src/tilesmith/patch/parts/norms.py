@@ -18,7 +18,8 @@ from torch import Tensor
 from tilesmith.ops.layer_norm import layer_norm
 from tilesmith.ops.rms_norm import rms_norm
 from tilesmith.ops.runtime.kernels import must_be_dispatched
-from tilesmith.patch.gradients.plain_modules import FORWARD, has_hooks
+from tilesmith.patch.gradients.plain_modules import has_hooks
+from tilesmith.patch.own_forward import FORWARD
 from tilesmith.patch.parts.default_positions import is_captured
 from tilesmith.patch.parts.trials import is_close, reads_numbers
 from tilesmith.patch.report import UnknownCodeError
