@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -92,7 +93,7 @@ def triangle_multiplicative_update(
         "output_gate_weight": _or_random(x, g_out_weight, channels, channels), "output_gate_bias": g_out_bias,
     }  # fmt: skip
     parameters: dict[str, Any] = {name: None if one is None else one.to(x.dtype) for name, one in given.items()}
-    pairs = x.reshape(-1, *x.shape[-3:])
+    pairs = x.reshape(math.prod(x.shape[:-3]), *x.shape[-3:])
     exists = None if mask is None else _exists(x, mask).reshape(pairs.shape[:3])
     with _multiplying(mode):
         update = triangle_multiply(
