@@ -183,6 +183,14 @@ def test_wrong_arguments_are_named(change: dict[str, Any], error: type[Exception
         cuequivariance_torch.triangle_attention(**{**leaves(), **change})
 
 
+@pytest.mark.parametrize("keys", [LENGTH, LENGTH - 2])
+def test_empty_batch_has_empty_gradients(keys: int) -> None:
+    given = {name: one.requires_grad_() for name, one in leaves(keys, batch=0).items()}
+    output: Any = cuequivariance_torch.triangle_attention(**given)
+    gradients = torch.autograd.grad(output.sum(), list(given.values()))
+    assert [one.shape for one in gradients] == [one.shape for one in given.values()]
+
+
 def test_mask_with_holes_has_no_lengths() -> None:
     with pytest.raises(ValueError, match="true element after a false one"):
         cuequivariance_torch.mask_to_kv_lengths(torch.tensor([True, False, True])[None, None, None])

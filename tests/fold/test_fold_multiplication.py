@@ -9,6 +9,7 @@ import published
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 
 import tilesmith as ts
 import tilesmith.fold as cuequivariance_torch
@@ -169,3 +170,10 @@ def test_some_rows_at_a_time_where_memory_is_short(monkeypatch: pytest.MonkeyPat
 def test_wrong_arguments_are_named(change: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         update(**{**leaves(2), **change})
+
+
+def test_mask_without_values_to_read() -> None:
+    given = {**leaves(2), "mask": torch.ones(2, LENGTH, LENGTH)}
+    with FakeTensorMode() as mode:
+        fake: dict[str, Any] = {name: mode.from_tensor(one) for name, one in given.items()}
+        assert update(**fake).shape == given["x"].shape

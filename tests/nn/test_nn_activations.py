@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import tilesmith as ts
-from tilesmith.nn.activations import GELU, GeGLU, Softmax, SwiGLU
+from tilesmith.nn.activations import GELU, GeGLU, SiLU, Softmax, SwiGLU
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +43,15 @@ class HuggingFaceMLP(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))  # type: ignore[no-any-return]
+
+
+def test_silu_takes_torchs_argument() -> None:
+    module, x = SiLU(inplace=False), torch.randn(3, 5)
+    assert isinstance(module, torch.nn.SiLU)
+    assert repr(module) == repr(torch.nn.SiLU())
+    torch.testing.assert_close(module(x), F.silu(x))
+    with pytest.raises(ValueError, match="SiLU: inplace is True, but must be False"):
+        SiLU(inplace=True)
 
 
 @pytest.mark.parametrize("bias", [False, True])

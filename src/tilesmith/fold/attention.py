@@ -97,7 +97,9 @@ def _attended(
         attention(*heads, bias=its_bias, mask=its_mask, scale=scale)
         for *heads, its_bias, its_mask in zip(q, k, v, biases, masks, strict=True)
     ]
-    output = torch.stack(members) if members else q * 1
+    # Without a batch the sums are zero; they give every argument its empty gradient.
+    empty = (one.sum() for one in (k, v, bias) if one is not None)
+    output = torch.stack(members) if members else sum(empty, start=q)
     if seen is None or not mean_without_keys or not k.shape[3]:
         return output
     return torch.where(seen.any(-1)[:, :, None, None, None], output, v.mean(3, keepdim=True))

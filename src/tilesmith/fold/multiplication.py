@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor
 from tilesmith.fold.arguments import checked, require_shape
 from tilesmith.ops.runtime.arguments import require_number
 from tilesmith.ops.runtime.dispatch import state
+from tilesmith.ops.runtime.kernels import is_transformed
 from tilesmith.ops.triangle_multiply import triangle_multiply
 
 NAME = "triangle_multiplicative_update"
@@ -92,7 +94,7 @@ def triangle_multiplicative_update(
         "output_gate_weight": _or_random(x, g_out_weight, channels, channels), "output_gate_bias": g_out_bias,
     }  # fmt: skip
     parameters: dict[str, Any] = {name: None if one is None else one.to(x.dtype) for name, one in given.items()}
-    pairs = x.reshape(-1, *x.shape[-3:])
+    pairs = x.reshape(math.prod(x.shape[:-3]), *x.shape[-3:])
     exists = None if mask is None else _exists(x, mask).reshape(pairs.shape[:3])
     with _multiplying(mode):
         update = triangle_multiply(
@@ -140,9 +142,9 @@ def _exists(x: Tensor, mask: Tensor) -> Tensor:
         raise ValueError(f"{NAME}: mask has shape {tuple(mask.shape)}, but must broadcast to {shape}") from None
     if mask.dtype == torch.bool:
         return mask
-    # Reading the mask's values back would wait for a GPU.
-    may_look = mask.device.type == "cpu" or state().debug
-    if may_look and not torch.compiler.is_compiling() and bool(((mask != 0) & (mask != 1)).any()):
+    # Reading the mask's values back would wait for a GPU, and a fake tensor or one of torch.func has none to read.
+    may_look = (mask.device.type == "cpu" or state().debug) and not torch.compiler.is_compiling()
+    if may_look and type(mask) is Tensor and not is_transformed() and bool(((mask != 0) & (mask != 1)).any()):
         raise ValueError(f"{NAME}: mask has values other than 0 and 1")
     return mask != 0
 

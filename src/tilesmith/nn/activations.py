@@ -15,8 +15,14 @@ from tilesmith.ops.swiglu import swiglu
 __all__ = ["GELU", "GeGLU", "SiLU", "Softmax", "SwiGLU"]
 
 
-class SiLU(torch.nn.Module):
+@checked
+class SiLU(torch.nn.SiLU):
     """torch.nn.SiLU on `ops.silu`; never in place."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        if inplace:
+            raise ValueError("SiLU: inplace is True, but must be False; the result is a new tensor")
+        super().__init__(inplace)
 
     def forward(self, x: Tensor) -> Tensor:
         return silu(x)

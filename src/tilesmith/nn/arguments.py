@@ -87,7 +87,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("in_features", "out_features", "in_channels", "out_channels"), SIZE_OR_ZERO),
     **dict.fromkeys(
         ("elementwise_affine", "bias", "causal", "ceil_mode", "count_include_pad", "packed", "return_indices",
-         "interleaved", "starting", "outgoing"),
+         "interleaved", "starting", "outgoing", "inplace"),
         FLAG,
     ),
     **dict.fromkeys(("dropout", "msa_dropout", "pair_dropout", "label_smoothing"), SHARE),

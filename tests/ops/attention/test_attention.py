@@ -465,7 +465,7 @@ class TestBadInput:
             ({"bias": torch.ones(3, 9, 9)}, ValueError, r"bias has shape \(3, 9, 9\), but must end in the 9 keys and"),
             ({"bias": torch.ones(1, 1, 1, 9, 9)}, ValueError, "bias has shape"),
             ({"scale": 0.0}, ValueError, "scale is 0.0, but must be positive and finite"),
-            ({"scale": -1.0}, ValueError, "scale is -1.0, but must be at least 0"),
+            ({"scale": -1.0}, ValueError, "scale is -1.0, but must be positive and finite"),
             ({"softcap": -1.0}, ValueError, "softcap is -1.0, but must be at least 0"),
             ({"dropout": 1.0}, ValueError, "dropout is 1.0, but must be less than 1"),
             ({"dropout": 0.5, "seed": "x"}, TypeError, "seed is a str, but must be a whole number or a tensor"),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import protein_models as proteins
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import tilesmith as ts
@@ -80,9 +83,15 @@ def test_no_batch_and_two_batch_dimensions() -> None:
     module = proteins.OpenFoldMultiplication()
     ours = fold(proteins.OpenFoldMultiplication())
     ours.load_state_dict(module.state_dict())
-    for lead in ((), (2, 3)):
-        z, mask = torch.randn(*lead, 5, 5, proteins.CHANNELS), torch.ones(*lead, 5, 5)
+    for lead, of_mask in (((), ()), ((2, 3), (2, 3)), ((2, 3), (2, 1)), ((2, 3), (1, 3)), ((2, 3), ()), ((), (2,))):
+        z, mask = torch.randn(*lead, 5, 5, proteins.CHANNELS), torch.rand(*of_mask, 5, 5).round()
         torch.testing.assert_close(ours(z, mask), module(z, mask), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [proteins.OpenFoldMultiplication, proteins.TriangleAttention])
+def test_no_residues(kind: type[nn.Module]) -> None:
+    z, mask = torch.randn(2, 0, 0, proteins.CHANNELS), torch.ones(2, 0, 0)
+    assert fold(kind())(z, mask).shape == z.shape
 
 
 @pytest.mark.parametrize("boltz", [False, True])
@@ -134,6 +143,101 @@ def test_module_that_computes_something_else_is_left_with_a_reason() -> None:
     assert made.left["TriangleOfAnotherKind"] == "its parameters are none that Tilesmith knows"
     assert "SwiGLU transition (1) by Tilesmith" in str(made)
     assert "Averaged left: it computes something else" in str(made)
+
+
+class Dropped(proteins.BoltzTransition):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, x: Tensor, chunk_size: int | None = None) -> Tensor:
+        made: Tensor = self.dropout(super().forward(x))
+        return made
+
+
+class Detached(proteins.BoltzTransition):
+    def forward(self, x: Tensor, chunk_size: int | None = None) -> Tensor:
+        return super().forward(x.detach()) + 0 * x
+
+
+@pytest.mark.parametrize("kind", [Dropped, Detached])
+def test_module_that_differs_in_training_only_is_left(kind: type[nn.Module]) -> None:
+    made = report(fold(nn.ModuleList([kind()])))
+    assert made.left == {kind.__name__: "in training it computes something else than the published algorithm"}
+
+
+def test_modules_of_one_class_that_differ_inside_are_tried_apart() -> None:
+    without, dropping = Dropped(), Dropped()
+    without.dropout.p = 0.0
+    assert report(fold(nn.ModuleList([without, dropping]))).replaced == {"SwiGLU transition": 1}
+
+
+class Adapter(nn.Module):
+    """A layer with an adapter: the weight is that of the layer inside, as libraries of adapters have it."""
+
+    def __init__(self, inner: nn.Linear) -> None:
+        super().__init__()
+        self.inner = inner
+
+    @property
+    def weight(self) -> Tensor:
+        return self.inner.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * F.linear(x, self.inner.weight)
+
+
+def adapt(module: Any) -> None:
+    module.mha.linear_v = Adapter(module.mha.linear_v)
+
+
+def hook(module: Any) -> None:
+    module.mha.linear_v.register_forward_hook(lambda layer, given, made: 2 * made)
+
+
+def replace_forward(module: Any) -> None:
+    inner = module.mha.linear_v
+    inner.forward = lambda x: 2 * F.linear(x, inner.weight)
+
+
+@pytest.mark.parametrize("change", [adapt, hook, replace_forward])
+@pytest.mark.parametrize("first", ["fold", "change"])
+def test_changed_layer_inside_takes_part(change: Callable[[Any], None], first: str) -> None:
+    module, z = proteins.TriangleAttention(), torch.randn(1, 5, 5, proteins.CHANNELS)
+    wanted = 2 * module(z)
+    for step in (fold, change) if first == "fold" else (change, fold):
+        step(module)
+    torch.testing.assert_close(module(z), wanted)
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [lambda: torch.autocast("cpu", torch.bfloat16), lambda: default_dtype(torch.float64), lambda: torch.device("meta")],
+    ids=["autocast", "default dtype", "default device"],
+)
+def test_folding_depends_on_no_setting_and_draws_no_number(settings: Any) -> None:
+    model, _ = proteins.model_and_inputs()
+    before = torch.get_rng_state()
+    with settings():
+        made = report(fold(model))
+    assert made.replaced == REPLACED
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_model_on_the_meta_device() -> None:
+    with torch.device("meta"):
+        model = proteins.Model()
+    assert report(fold(model)).replaced == REPLACED
 
 
 def test_arguments_that_ask_for_more_run_the_original() -> None:

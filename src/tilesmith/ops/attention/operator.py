@@ -18,6 +18,7 @@ from tilesmith.ops.runtime.arguments import (
     dtype_name,
     require_floating,
     require_number,
+    require_positive,
     require_same_device,
     require_same_dtype,
 )
@@ -282,9 +283,7 @@ def require_options(
     name: str, scale: float | None, window: Sequence[int] | None, softcap: float, dropout: float, seed: object
 ) -> None:
     if scale is not None:
-        require_number(name, "scale", scale, at_least=0.0)
-        if scale == 0 or scale == float("inf"):
-            raise ValueError(f"{name}: scale is {scale}, but must be positive and finite")
+        require_positive(name, "scale", scale)
     require_number(name, "softcap", softcap, at_least=0.0)
     require_number(name, "dropout", dropout, at_least=0.0)
     if dropout >= 1:

@@ -51,10 +51,20 @@ def require_vector(operator: str, name: str, vector: Tensor | None, length: int,
 
 
 def require_number(operator: str, name: str, value: object, *, at_least: float) -> None:
+    if not _real(operator, name, value) >= at_least:
+        raise ValueError(f"{operator}: {name} is {value}, but must be at least {at_least:g}")
+
+
+def require_positive(operator: str, name: str, value: object) -> None:
+    """Require a finite number above 0."""
+    if not 0 < _real(operator, name, value) < float("inf"):
+        raise ValueError(f"{operator}: {name} is {value}, but must be positive and finite")
+
+
+def _real(operator: str, name: str, value: object) -> float | torch.SymFloat | torch.SymInt:
     if isinstance(value, bool) or not isinstance(value, (int, float, torch.SymFloat, torch.SymInt)):
         raise TypeError(f"{operator}: {name} is a {type(value).__name__}, but must be a number")
-    if not value >= at_least:
-        raise ValueError(f"{operator}: {name} is {value}, but must be at least {at_least:g}")
+    return value
 
 
 def require_mask(operator: str, mask: Tensor | None, wanted: tuple[int, ...], what: str) -> None:

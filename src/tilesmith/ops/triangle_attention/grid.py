@@ -25,7 +25,7 @@ from tilesmith.ops.gate import reference as gate_reference
 from tilesmith.ops.runtime.arguments import (
     require_floating,
     require_mask,
-    require_number,
+    require_positive,
     require_same_device,
     require_same_dtype,
 )
@@ -206,6 +206,4 @@ def require_grid(
     require_mask(name, mask, (batch, rows, columns), f"[batch, {sides}]")
     require_same_device(name, q=q, k=k, v=v, **optional, mask=mask)
     if scale is not None:
-        require_number(name, "scale", scale, at_least=0.0)
-        if scale == 0 or scale == float("inf"):
-            raise ValueError(f"{name}: scale is {scale}, but must be positive and finite")
+        require_positive(name, "scale", scale)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from tilesmith.patch.folding.grid_attention import Layers
 from tilesmith.patch.folding.recognising import HARMLESS, Recognised, recognised, without_trailing_nones
+from tilesmith.patch.gradients.plain_modules import has_hooks
 from tilesmith.patch.own_forward import give_forward
 from tilesmith.patch.patching import REPORT, require_module, unpatch
 from tilesmith.patch.usual_modes import in_usual_modes
@@ -45,7 +47,7 @@ def fold(model: Model) -> Model:
     Modules of Boltz, OpenFold, OpenFold3 and Protenix, of any version, are recognised by the names and shapes of their
     parameters, and tried with random numbers first. Parameters and state dict stay unchanged. `report(model)` returns
     what was replaced, and `unpatch(model)` undoes it. Calls with arguments that ask for anything else run the module's
-    own forward.
+    own forward, and so do calls after a layer inside was changed.
     """
     require_module("fold", model)
     unpatch(model)
@@ -75,11 +77,22 @@ def fold(model: Model) -> Model:
 
 
 def _looks(module: nn.Module) -> Any:
-    """Return everything that decides what a module is: its class, its parameters' shapes and its plain attributes."""
+    """Return everything that decides what a module is: its parameters' shapes, and of itself and each module inside
+    the class, the plain attributes, and whether it has hooks or a forward of its own.
+    """
     shapes = tuple((name, tuple(one.shape)) for name, one in module.named_parameters())
-    plain = tuple((key, one) for key, one in vars(module).items() if isinstance(one, (bool, int, float, str)))
-    own = "forward" in vars(module)
-    return type(module), shapes, tuple(one for one in plain if one[0] != "training"), own
+    return shapes, tuple(
+        (name, type(one), _plain_attributes(one), "forward" in vars(one), one is not module and has_hooks(one))
+        for name, one in module.named_modules()
+    )
+
+
+def _plain_attributes(module: nn.Module) -> tuple[tuple[str, Any], ...]:
+    return tuple(
+        (name, one)
+        for name, one in vars(module).items()
+        if name != "training" and (isinstance(one, (bool, int, float, str)) or inspect.isroutine(one))
+    )
 
 
 def _holds_known(module: nn.Module, known: dict[Any, Recognised | str | None]) -> bool:
@@ -114,7 +127,7 @@ def _forward(original: Callable[..., Any], found: Recognised) -> Callable[..., A
             name not in HARMLESS and not _is_default(signature.parameters[name], given[name]) for name in others
         )
         asks_more = asks_more or any(isinstance(given.get(name), Tensor) for name in unused)
-        if asks_more or not isinstance(x, Tensor) or not x.is_floating_point():
+        if asks_more or not isinstance(x, Tensor) or not x.is_floating_point() or not found.is_unchanged(self):
             return original(self, *arguments, **named)
         update = _computed(self, found, [given.get(name) for name in ours])
         if kind.adds_in_place and given.get("inplace_safe") and given.get("_add_with_inplace"):
@@ -138,19 +151,25 @@ def _computed(module: nn.Module, found: Recognised, given: list[Any]) -> Tensor:
         one.to(dtype) if isinstance(one, Tensor) and name != "mask" else one
         for name, one in zip(kind.inputs, given, strict=True)
     ]
-    layers = Layers(module, found.paths, dtype)
+    layers = Layers.of(module, found.paths, dtype)
     if kind.any_rank:
         return kind.compute(layers, found.variant, *without_trailing_nones(cast))
     ranks = [len(shape) for shape in kind.inputs.values()]
-    lead = x.shape[: x.ndim - ranks[0] + 1]
-    joined = [_one_batch(one, rank, lead) for one, rank in zip(cast, ranks, strict=True)]
+    parts = [_batch_and_rest(one, rank) for one, rank in zip(cast, ranks, strict=True)]
+    lead = torch.broadcast_shapes(*(part[0] for part in parts if part))  # type: ignore[no-untyped-call]  # PyTorch leaves it so
+    joined = [
+        one if part is None else one.expand(*lead, *part[1]).reshape(math.prod(lead), *part[1])
+        for one, part in zip(cast, parts, strict=True)
+    ]
     update = kind.compute(layers, found.variant, *without_trailing_nones(joined))
     return update.reshape(*lead, *update.shape[1:])
 
 
-def _one_batch(one: Any, rank: int, lead: tuple[int, ...]) -> Any:
-    """Return a tensor of this rank with its batch dimensions joined to one; a missing batch is that of the input."""
+def _batch_and_rest(one: Any, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return the batch dimensions, none to several, and the others of a tensor that has one batch dimension in `rank`;
+    None for anything but a tensor.
+    """
     if not isinstance(one, Tensor) or not rank:
-        return one
-    own = tuple(one.shape[one.ndim - rank + 1 :])
-    return (one if one.ndim >= len(own) + len(lead) else one.expand(*lead, *own)).reshape(-1, *own)
+        return None
+    start = max(one.ndim - rank + 1, 0)
+    return tuple(one.shape[:start]), ((1,) * (rank - 1 - one.ndim)) + tuple(one.shape[start:])

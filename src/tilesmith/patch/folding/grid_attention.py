@@ -18,22 +18,23 @@ class Layers(NamedTuple):
     """The layers of a module by their roles, with parameters in one dtype."""
 
     module: nn.Module
-    paths: dict[str, str]
+    layers: dict[str, Any]
     dtype: torch.dtype
 
-    def layer(self, role: str) -> Any:
-        return self.module.get_submodule(self.paths[role])
+    @classmethod
+    def of(cls, module: nn.Module, paths: dict[str, str], dtype: torch.dtype) -> Layers:
+        return cls(module, {role: module.get_submodule(path) for role, path in paths.items()}, dtype)
 
     def weight(self, role: str) -> Tensor:
-        found: Tensor = self.layer(role).weight
+        found: Tensor = self.layers[role].weight
         return found.to(self.dtype)
 
     def bias(self, role: str) -> Tensor | None:
-        found: Tensor | None = getattr(self.layer(role), "bias", None)
+        found: Tensor | None = getattr(self.layers[role], "bias", None)
         return None if found is None else found.to(self.dtype)
 
     def eps(self, role: str) -> float:
-        return float(getattr(self.layer(role), "eps", 1e-5))
+        return float(getattr(self.layers[role], "eps", 1e-5))
 
     def normed(self, role: str, x: Tensor) -> Tensor:
         return layer_norm(x, self.weight(role), self.bias(role), self.eps(role))
@@ -63,10 +64,10 @@ class Layers(NamedTuple):
 def attended(layers: Layers, normal: Tensor, bias: Tensor | None, mask: Tensor | None, ending: bool) -> Tensor:
     """Return gated attention along the columns of a normed grid, or along its rows if `ending`."""
     inner: Any = layers.module.get_submodule("mha")
-    heads = layers.weight("edge").shape[0] if "edge" in layers.paths else int(inner.no_heads)
+    heads = layers.weight("edge").shape[0] if "edge" in layers.layers else int(inner.no_heads)
     *qkv, gate = layers.joined(normal, "query", "key", "value", "gate")
     order = (0, 2, 3, 1, 4) if ending else (0, 1, 3, 2, 4)  # to [batch, sequences, heads, length, head size]
-    q, k, v = (one.reshape(*one.shape[:-1], heads, -1).permute(order) for one in qkv)
+    q, k, v = (torch.unflatten(one, -1, (heads, -1)).permute(order) for one in qkv)
     if mask is not None:
         mask = (mask.transpose(1, 2) if ending else mask)[:, :, None, None, :]
     output = triangle_attention(q, k, v, None if bias is None else bias[:, None], mask)
@@ -97,7 +98,7 @@ def with_pair_bias(
     heads = layers.weight("edge").shape[0]
     q = layers.linear("query", s)
     k, v = layers.joined(k_in, "key", "value")
-    q, k, v = (one.reshape(*one.shape[:-1], heads, -1).transpose(1, 2) for one in (q, k, v))
+    q, k, v = (torch.unflatten(one, -1, (heads, -1)).transpose(1, 2) for one in (q, k, v))
     output, _ = attention_pair_bias(
         s, q, k, v, z, mask, heads, layers.weight("edge"), layers.weight("gate"), layers.weight("output"),
         layers.weight("pair_norm"), layers.bias("pair_norm"), layers.bias("edge"), layers.bias("gate"),

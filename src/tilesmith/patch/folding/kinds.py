@@ -30,7 +30,7 @@ class Kind:
     - `layouts`: for each project that names its layers differently, the path of the layer for each role.
     - `inputs`: the arguments, the first whatever its name, with a shape each, in named sizes.
     - `compute(layers, variant, *inputs)`: the update. Modules of one structure may differ in a variant.
-    - `any_rank`: the input may have any number of dimensions.
+    - `any_rank`: `compute` takes the arguments as they are; else it takes one batch dimension.
     - `adds_in_place`: the arguments `inplace_safe` and `_add_with_inplace` together ask for input plus update.
     """
 
@@ -45,7 +45,7 @@ class Kind:
 
 def multiplied(layers: Layers, variant: str, x: Tensor, mask: Tensor | None = None) -> Tensor:
     def joined(role: str) -> tuple[Tensor, Tensor | None]:
-        if role in layers.paths:
+        if role in layers.layers:
             return layers.weight(role), layers.bias(role)
         roles = [f"{side} {role}" for side in ("left", "right")]
         biases = [one for one in map(layers.bias, roles) if one is not None]
@@ -146,7 +146,7 @@ KINDS = (
         ),
         inputs={"s": ("batch", "n", "query"), "z": ("batch", "n", "n", "pair_norm"), "mask": ("batch", "n"),
                 "k_in": ("batch", "n", "key"), "multiplicity": ()},
-        compute=with_pair_bias,
+        compute=with_pair_bias, any_rank=True,
     ),
     Kind(
         "outer product mean",

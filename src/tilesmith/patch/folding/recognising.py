@@ -1,15 +1,18 @@
 """Which kind a module is: by the names and shapes of its parameters, then by what it computes.
 
 Names and shapes leave questions open: outgoing or incoming, starting or ending, how a mean is taken, what a release
-changed. So the module's own `forward` and ours compute the same random numbers, with random parameters, on the CPU. A
-module whose results differ is not replaced.
+changed. So the module's own `forward` and ours compute the same random numbers, with random parameters, on the CPU: the
+result with padding in evaluation, and result and gradients in training. A module that differs is not replaced.
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,8 +20,10 @@ from torch import Tensor, nn
 
 from tilesmith.patch.folding.grid_attention import Layers
 from tilesmith.patch.folding.kinds import KINDS, Kind, Paths, example
+from tilesmith.patch.gradients.plain_modules import PLAIN, has_hooks
 
 MOST_ERROR = 1e-4  # relative to the norm, in single precision
+TINY = 1e-4  # rounding of a gradient that is zero: softmax has none for a bias that all keys share
 HARMLESS = frozenset({
     "chunk_size", "ckpt_chunk_size", "inplace_safe", "_add_with_inplace", "_inplace_chunk_size", "_mask_trans",
     "use_kernels", "use_cuequiv_mul", "use_cuequiv_attn", "use_cueq_triangle_kernels", "use_deepspeed_evo_attention",
@@ -35,6 +40,14 @@ class Recognised:
     kind: Kind
     paths: Paths
     variant: str
+    classes: list[type]
+
+    def is_unchanged(self, module: nn.Module) -> bool:
+        """Return whether the modules inside are those of the trial: no adapter, quantised weight or hook was added."""
+        inside = list(module.modules())[1:]
+        if list(map(type, inside)) != self.classes or any(map(_has_own_behaviour, inside)):
+            return False
+        return all(type(parameter) in PLAIN for parameter in module.parameters())
 
 
 def recognised(module: nn.Module) -> Recognised | str | None:
@@ -59,37 +72,98 @@ def _has_structure(module: nn.Module, paths: Paths) -> bool:
     return all(parameter.ndim in (1, 2) for parameter in module.parameters())
 
 
+def _has_own_behaviour(module: nn.Module) -> bool:
+    return "forward" in vars(module) or has_hooks(module)
+
+
 def _tried(module: nn.Module, kind: Kind, paths: Paths) -> Recognised | str:
     """Return the variant that computes the same as the module, or why there is none."""
+    inside = list(module.modules())[1:]
     if "forward" in vars(module):
         return "it has a forward of its own"
-    generator = torch.Generator().manual_seed(0)
-    try:
-        plain = copy.deepcopy(module).to(device="cpu", dtype=torch.float32).eval()
-    except Exception as error:  # a module of another project may raise anything
-        return f"it cannot be copied: {error}"
-    with torch.no_grad():
-        for parameter in plain.parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            parameter.copy_(noise * parameter.shape[-1] ** -0.5 if parameter.ndim > 1 else 0.7 + 0.3 * noise)
-        layers = Layers(plain, paths, torch.float32)
+    if any(map(_has_own_behaviour, inside)):
+        return "a module inside has hooks or a forward of its own"
+    with _usual_settings():
+        generator = torch.Generator().manual_seed(0)
+        try:
+            plain = _with_random_parameters(module, generator)
+        except Exception as error:  # a module of another project may raise anything
+            return f"it cannot be copied: {error}"
+        layers = Layers.of(plain, paths, torch.float32)
         widths = {role: layers.weight(role).shape[-1] for role in paths}
         names = list(inspect.signature(type(module).forward).parameters)[1:]  # without self
         first, *others = kind.inputs
-        inputs = {name: one for name, one in example(kind, widths, generator).items() if name in (first, *names)}
+        padded = {name: one for name, one in example(kind, widths, generator).items() if name in (first, *names)}
+        full = {name: torch.ones_like(one) if name == "mask" else one for name, one in padded.items()}
+
+        def theirs(inputs: dict[str, Tensor]) -> Any:
+            return plain(inputs[first], **{name: inputs[name] for name in others if name in inputs})
+
+        def ours(inputs: dict[str, Tensor], variant: str) -> Tensor:
+            given = [inputs.get(name) for name in kind.inputs]
+            return kind.compute(layers, variant, *without_trailing_nones(given))
+
         try:
-            wanted = plain(inputs[first], **{name: inputs[name] for name in others if name in inputs})
+            with torch.no_grad():
+                wanted = theirs(padded)
+            wanted_in_training = _with_gradients(plain.train(), theirs, full)
         except Exception as error:
             return f"its forward does not take {', '.join(kind.inputs)}: {error}"
-        given = [inputs.get(name) for name in kind.inputs]
         for variant in kind.variants:
             try:
-                ours = kind.compute(layers, variant, *without_trailing_nones(given))
+                with torch.no_grad():
+                    made = ours(padded, variant)
+                if not _are_close(made, wanted):
+                    continue
+                in_training = _with_gradients(plain, partial(ours, variant=variant), full)
             except (ValueError, TypeError, RuntimeError) as error:
                 return f"the operators do not take its shapes: {error}"
-            if _are_close(ours, wanted):
-                return Recognised(kind, paths, variant)
+            if not all(map(_are_close, in_training, wanted_in_training)):
+                return "in training it computes something else than the published algorithm"
+            return Recognised(kind, paths, variant, list(map(type, inside)))
     return "it computes something else than the published algorithm"
+
+
+@contextmanager
+def _usual_settings() -> Iterator[None]:
+    """Compute as if no user had changed PyTorch's defaults, and draw none of the user's random numbers."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with (
+            torch.device("cpu"), torch.autocast("cpu", enabled=False), torch.random.fork_rng(devices=[]),
+            torch.inference_mode(False), torch.enable_grad(),
+        ):  # fmt: skip
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _with_random_parameters(module: nn.Module, generator: torch.Generator) -> nn.Module:
+    """Return a copy of a module on the CPU, in single precision and evaluation, whose parameters are random."""
+    plain = copy.deepcopy(module)
+    if any(parameter.is_meta for parameter in plain.parameters()):
+        plain = plain.to_empty(device="cpu")
+    plain = plain.to(device="cpu", dtype=torch.float32).eval()
+    for parameter in plain.parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        parameter.data = noise * parameter.shape[-1] ** -0.5 if parameter.ndim > 1 else 0.7 + 0.3 * noise
+        parameter.requires_grad_()
+    return plain
+
+
+def _with_gradients(
+    plain: nn.Module, function: Callable[[dict[str, Tensor]], Any], inputs: dict[str, Tensor]
+) -> list[Tensor]:
+    """Return a function's result, and the gradients of its inputs and of the module's parameters."""
+    leaves = {name: one if name == "mask" else one.detach().requires_grad_() for name, one in inputs.items()}
+    result = function(leaves)
+    if not isinstance(result, Tensor):
+        raise TypeError(f"it returns a {type(result).__name__}")
+    seen = [*plain.parameters(), *(one for one in leaves.values() if one.requires_grad)]
+    cotangent = torch.arange(result.numel()).mul(1.3).sin().view(result.shape)
+    gradients = torch.autograd.grad(result, seen, cotangent, allow_unused=True, materialize_grads=True)
+    return [result.detach(), *gradients]
 
 
 def without_trailing_nones(given: list[Any]) -> list[Any]:
@@ -101,4 +175,4 @@ def without_trailing_nones(given: list[Any]) -> list[Any]:
 def _are_close(ours: Tensor, wanted: object) -> bool:
     if not isinstance(wanted, Tensor) or wanted.shape != ours.shape:
         return False
-    return bool((ours - wanted).norm() <= MOST_ERROR * wanted.norm())
+    return bool((ours - wanted).norm() <= MOST_ERROR * wanted.norm() + TINY)
