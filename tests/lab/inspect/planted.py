@@ -36,6 +36,20 @@ def column_walk(x_ptr, y_ptr, n_rows, n_columns, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def quantised(x_ptr, y_ptr, scale, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + places, (tl.load(x_ptr + places) * scale).to(tl.int8))
+
+
+@triton.jit
+def three_columns(x_ptr, y_ptr, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + places * 16)
+    x += tl.load(x_ptr + places * 16 + 5)
+    tl.store(y_ptr + places, x + tl.load(x_ptr + places * 16 + 10))
+
+
+@triton.jit
 def tile_transpose(x_ptr, y_ptr, n_rows, n_columns, BLOCK: tl.constexpr):
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

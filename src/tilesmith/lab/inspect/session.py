@@ -34,7 +34,7 @@ from tilesmith.lab.inspect.metrics.compiled_targets import (
     is_memory_bound,
     with_prediction,
 )
-from tilesmith.lab.inspect.metrics.launch_metrics import Metrics
+from tilesmith.lab.inspect.metrics.launch_metrics import WIDEST_ACCESS_BYTES, Metrics
 from tilesmith.lab.inspect.metrics.measured_time import explain_time, measured_us
 from tilesmith.lab.inspect.metrics.predicted_time import with_predicted_time
 from tilesmith.lab.inspect.model import Finding, Kernel, Program, TargetFacts
@@ -64,7 +64,6 @@ LEAST_PROGRAMS = 2  # of these, the first and the last of the grid, are traced w
 SHOWN_PROGRAMS = 6  # programs whose addresses and operations are all kept
 MOST_SIGNATURES = 6  # of one kernel; a program that loops over sizes shows the first ones
 SECTOR_BYTES = {"cuda": 32, "hip": 64}
-WIDEST_ACCESS_BYTES = 16
 
 
 @dataclass
