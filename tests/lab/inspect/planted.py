@@ -42,6 +42,21 @@ def quantised(x_ptr, y_ptr, scale, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def looks_back(x_ptr, y_ptr, sums_ptr, flags_ptr, BLOCK: tl.constexpr):
+    number = tl.program_id(0)
+    places = number * BLOCK + tl.arange(0, BLOCK)
+    sums = tl.cumsum(tl.load(x_ptr + places))
+    before = 0.0
+    if number > 0:
+        while tl.atomic_cas(flags_ptr + number, 1, 1) != 1:
+            pass
+        before = tl.load(sums_ptr + number)
+    tl.store(y_ptr + places, before + sums)
+    tl.store(sums_ptr + number + 1, before + tl.max(sums))
+    tl.atomic_xchg(flags_ptr + number + 1, 1)
+
+
+@triton.jit
 def three_columns(x_ptr, y_ptr, BLOCK: tl.constexpr):
     places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + places * 16)

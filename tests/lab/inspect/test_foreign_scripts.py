@@ -249,6 +249,17 @@ def test_processes_that_a_script_starts_are_inspected(tmp_path: Path) -> None:
     assert [kernel.name for kernel in found.kernels] == ["double_kernel"]
 
 
+def test_programs_that_wait_for_earlier_ones_are_traced_in_order() -> None:
+    session = Session(InspectOptions(targets=(), seconds=0.0, suspects=False), has_gpu=False)
+    with watching(session):
+        x, y = torch.ones(64 * 16, device="cuda"), torch.empty(64 * 16, device="cuda")
+        planted.looks_back[(64,)](x, y, torch.zeros(65, device="cuda"), torch.zeros(65, device="cuda").int(), BLOCK=16)
+        assert y.tolist() == x.cumsum(0).tolist()
+    (kernel,) = session.kernels
+    assert not kernel.errors
+    assert kernel.sampled == "2 of 64 programs (the first ones, since later ones may wait for them)"
+
+
 def test_kernel_of_two_processes_with_other_addresses_is_shown_once() -> None:
     x, y = torch.ones(1024), torch.empty(1024)
     (kernel,) = inspect(lambda: planted.column_walk[(1,)](x, y, 32, 32, BLOCK=1024), targets=HOPPER).kernels

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Program = tuple[int, int, int]
 
-_NOT_USER_CODE = tuple(f"{Path(file).parent}{os.sep}" for file in (triton.__file__, __file__))
+_NOT_USER_CODE = tuple(f"{Path(file).parent}{os.sep}" for file in (triton.__file__, np.__file__, __file__))
 MANY_LANES = 1 << 12  # from there on, numpy indexing beats the loop over lanes (8192: 118 against 184 µs)
 _NOWHERE = ("<unknown>", 0)
 IN_64_BITS = "compute the offset in 64 bits: index.to(tl.int64) * stride"
@@ -371,7 +371,7 @@ def _live_tensors() -> list[Region]:
 
 @cache
 def is_user_code(file: str) -> bool:
-    """Whether a file belongs to the user, not to Triton or the interpreter."""
+    """Whether a file belongs to the user, not to Triton, NumPy or the interpreter."""
     return not file.startswith(_NOT_USER_CODE)
 
 

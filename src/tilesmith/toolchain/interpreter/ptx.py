@@ -74,6 +74,10 @@ class UnknownOperation(Exception):
     """The interpreter does not know an operation."""
 
 
+class EndlessWait(UnknownOperation):
+    """A program polls memory that only a later program changes."""
+
+
 def inline_assembly(builder: Builder, text: str, values: Sequence[Any], kinds: Sequence[Any], pack: int) -> list[Any]:
     """Return the results of inline PTX on blocks, one for each of `kinds`, which are scalar types."""
     if pack != 1:

@@ -29,7 +29,7 @@ from tilesmith.toolchain.interpreter.memory import Memory, Observer, OutOfBounds
 from tilesmith.toolchain.interpreter.numerics import numpy_dtype
 from tilesmith.toolchain.interpreter.operations import find_overflows, following
 from tilesmith.toolchain.interpreter.patches import pointer_to
-from tilesmith.toolchain.interpreter.ptx import UnknownOperation
+from tilesmith.toolchain.interpreter.ptx import EndlessWait, UnknownOperation
 from tilesmith.toolchain.interpreter.rewriting import as_jit_function
 from tilesmith.toolchain.interpreter.values.variables import stepping
 
@@ -343,7 +343,7 @@ def _warps(kernel: Any, arguments: Mapping[str, Any], options: Mapping[str, Any]
 
 def _located(error: Exception, kernel: str, program: Program) -> KernelError:
     """Return the error with the innermost line in the user's source."""
-    if isinstance(error, UnknownOperation):
+    if isinstance(error, UnknownOperation) and not isinstance(error, EndlessWait):
         return KernelError(f"{UNKNOWN} {error}, which {kernel} uses")
     missing = re.search(r"has no attribute 'create_(\w+)'", str(error)) if isinstance(error, AttributeError) else None
     if missing:
@@ -354,6 +354,9 @@ def _located(error: Exception, kernel: str, program: Program) -> KernelError:
         if is_user_code(file):
             place = f" ({file}:{traceback.tb_lineno})"
         traceback = traceback.tb_next
+    if isinstance(error, EndlessWait):
+        ran = "programs run one after another, in order"
+        return KernelError(f"{UNKNOWN} waits for later programs: {kernel}{place}, program {program}; {ran}")
     return KernelError(f"{kernel}{place}, program {program}: {type(error).__name__}: {error}")
 
 
