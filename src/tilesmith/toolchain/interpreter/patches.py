@@ -354,7 +354,7 @@ class Builder(TileOperations):
         self._polls = self._polls + 1 if now and now == self._polled else 0
         self._polled = now
         if self._polls > MOST_POLLS:
-            raise EndlessWait
+            raise EndlessWait("programs run one after another, in order")
 
     def _add_bfloat16(self, pointers: Handle, addend: Handle, lanes: NDArray[np.bool_]) -> Handle:
         """Add in rounds, so that lanes with the same address see each other's sums."""

@@ -34,8 +34,6 @@ from tilesmith.toolchain.interpreter.rewriting import as_jit_function
 from tilesmith.toolchain.interpreter.values.variables import stepping
 
 Grid = tuple[int, ...] | list[int] | Callable[[dict[str, Any]], tuple[int, ...]]
-
-
 UNKNOWN = "the interpreter does not know"  # how the message starts if a kernel uses an operation that is missing here
 
 
@@ -354,10 +352,8 @@ def _located(error: Exception, kernel: str, program: Program) -> KernelError:
         if is_user_code(file):
             place = f" ({file}:{traceback.tb_lineno})"
         traceback = traceback.tb_next
-    if isinstance(error, EndlessWait):
-        ran = "programs run one after another, in order"
-        return KernelError(f"{UNKNOWN} waits for later programs: {kernel}{place}, program {program}; {ran}")
-    return KernelError(f"{kernel}{place}, program {program}: {type(error).__name__}: {error}")
+    wait = f"{UNKNOWN} waits for later programs: " if isinstance(error, EndlessWait) else ""
+    return KernelError(f"{wait}{kernel}{place}, program {program}: {type(error).__name__}: {error}")
 
 
 def _constant(value: Any) -> Any:

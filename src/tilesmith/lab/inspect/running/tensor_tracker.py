@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from tilesmith.lab.inspect.running.cuda_graphs import noted
 from tilesmith.lab.inspect.running.half_precision import in_single, product_shape, sums_in_half, write_product
-from tilesmith.lab.inspect.running.written_memory import COPIES, DISCARDING, only_reads, unwritten_elements
+from tilesmith.lab.inspect.running.written_memory import COPIES, DISCARDING, makes_view, only_reads, unwritten_elements
 from tilesmith.toolchain.benchmarks import is_benchmarking
 
 _weak: Callable[[Any], Any] = reductions.StorageWeakRef
@@ -120,7 +120,7 @@ class TensorTracker(TorchFunctionMode):
                 return self._deferred_product(lambda out, *operands: func(*operands, out=out), args, kwargs["out"])
             result = kwargs["out"] if "out" in kwargs else torch.empty(shape or (), dtype=args[0].dtype)
             return self._deferred_product(write_product, args, result)
-        if name not in _NO_CONTENTS and not (name == "__getitem__" and _makes_view(args[1])):
+        if name not in _NO_CONTENTS and not (name == "__getitem__" and makes_view(args[1])):
             self._before_use(inputs)
             self.computed += name not in _EMPTY
             if name == "__getitem__":
@@ -374,14 +374,6 @@ def tensors_in(values: Any) -> Iterator[torch.Tensor]:
         value = getattr(leaf, "base", leaf) if not isinstance(leaf, torch.Tensor) else leaf
         if isinstance(value, torch.Tensor):
             yield value
-
-
-def _makes_view(index: Any) -> bool:
-    """Return whether indexing makes a view: tensors, lists and arrays select elements and copy them."""
-    return all(
-        one is None or one is ... or isinstance(one, int | slice)
-        for one in (index if isinstance(index, tuple) else (index,))
-    )
 
 
 def _is_gpu(value: Any) -> bool:
