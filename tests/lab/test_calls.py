@@ -91,6 +91,19 @@ def test_failures_of_one_mistake_are_one_fault() -> None:
     assert str(Checked("op", tuple(results))).count("wrong op") == 4
 
 
+@pytest.mark.parametrize(
+    "message",
+    ["has dtype torch.float64, but must have torch.{}", "k does not compile (k.py:8): acc has type <['64'], {}>"],
+)
+@pytest.mark.parametrize("dtypes", [("float16", "bfloat16", "float32"), ("fp16", "bf16", "fp8e4nv"), ("int8", "uint8")])
+def test_failures_that_differ_in_the_dtype_are_one_fault(message: str, dtypes: tuple[str, ...]) -> None:
+    results = [
+        Result("op", "odd", dtype, "contiguous", "forward", float("inf"), 0.0, False, message.format(dtype))
+        for dtype in dtypes
+    ]
+    assert [len(fault.failures) for fault in faults_in(results)] == [len(dtypes)]
+
+
 def test_check_writes_the_json_of_the_command(silu: ts.lab.Checked) -> None:
     made = silu.to_json()
     valid("check", made)

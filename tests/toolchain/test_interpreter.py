@@ -14,6 +14,7 @@ from collections import namedtuple
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import triton
@@ -34,7 +35,9 @@ from tilesmith.toolchain.interpreter import (
     interpret,
     interpreting,
     is_interpreting,
+    patches,
 )
+from tilesmith.toolchain.interpreter.memory import is_user_code
 from tilesmith.toolchain.versions import triton_version
 
 BLOCK = 64
@@ -712,3 +715,47 @@ def test_value_of_a_constant_is_the_constant() -> None:
     with interpreting():
         value_kernel[(1,)](y, 16, tl.float32)
     assert torch.equal(y, torch.full((16,), 3.0))
+
+
+@triton.jit
+def waits_for_a_later_program(flags_ptr, VOLATILE: tl.constexpr):
+    number = tl.program_id(0)
+    if VOLATILE:
+        while tl.load(flags_ptr + number + 1, volatile=True) == 0:
+            pass
+    else:
+        while tl.atomic_cas(flags_ptr + number + 1, 1, 1) != 1:
+            pass
+    tl.atomic_xchg(flags_ptr + number, 1)
+
+
+@triton.jit
+def counts_and_polls(flags_ptr, COUNT: tl.constexpr):
+    for _ in range(COUNT):
+        tl.atomic_add(flags_ptr, 1)
+    for number in range(COUNT):
+        tl.store(flags_ptr + 1, tl.load(flags_ptr) + number)
+
+
+@pytest.mark.parametrize("volatile", [True, False])
+def test_wait_for_a_later_program_is_named_with_its_line(volatile: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patches, "MOST_POLLS", 20)
+    with (
+        interpreting(),
+        pytest.raises(KernelError, match=r"waits for later programs: .*\.py:\d+\), program \(0, 0, 0\)"),
+    ):
+        waits_for_a_later_program[(2,)](torch.zeros(3, dtype=torch.int32), VOLATILE=volatile)
+
+
+def test_wait_that_an_earlier_program_ended_and_counting_are_no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patches, "MOST_POLLS", 20)
+    flags = torch.tensor([0, 1, 1], dtype=torch.int32)
+    with interpreting():
+        waits_for_a_later_program[(2,)](flags, VOLATILE=False)
+        counts_and_polls[(1,)](flags, COUNT=30)
+    assert flags.tolist() == [31, 60, 1]
+
+
+def test_place_in_the_users_code_is_outside_of_numpy() -> None:
+    assert not is_user_code(np.lib.stride_tricks.as_strided.__code__.co_filename)
+    assert is_user_code(__file__)

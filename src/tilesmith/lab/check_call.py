@@ -24,7 +24,7 @@ SCHEMA = 1
 MOST_FAULTS = 10  # more lines would push the first ones off the screen
 _LINE_OF_CODE = re.compile(r"[^\s/\\(]+\.py:\d+")
 _DETAILS = re.compile(r"; |, wh| \(off ")  # how many, how large: they differ from case to case
-_NUMBER = re.compile(r"-?\b(\d[\w.+-]*|nan|inf)\b")
+_NUMBER = re.compile(r"-?\b((b?float|fp|bf|u?int)?\d[\w.+-]*|nan|inf)\b")  # and names of dtypes
 Choice = TypeVar("Choice")
 
 

@@ -36,6 +36,35 @@ def column_walk(x_ptr, y_ptr, n_rows, n_columns, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def quantised(x_ptr, y_ptr, scale, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + places, (tl.load(x_ptr + places) * scale).to(tl.int8))
+
+
+@triton.jit
+def looks_back(x_ptr, y_ptr, sums_ptr, flags_ptr, BLOCK: tl.constexpr):
+    number = tl.program_id(0)
+    places = number * BLOCK + tl.arange(0, BLOCK)
+    sums = tl.cumsum(tl.load(x_ptr + places))
+    before = 0.0
+    if number > 0:
+        while tl.atomic_cas(flags_ptr + number, 1, 1) != 1:
+            pass
+        before = tl.load(sums_ptr + number)
+    tl.store(y_ptr + places, before + sums)
+    tl.store(sums_ptr + number + 1, before + tl.max(sums))
+    tl.atomic_xchg(flags_ptr + number + 1, 1)
+
+
+@triton.jit
+def three_columns(x_ptr, y_ptr, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + places * 16)
+    x += tl.load(x_ptr + places * 16 + 5)
+    tl.store(y_ptr + places, x + tl.load(x_ptr + places * 16 + 10))
+
+
+@triton.jit
 def tile_transpose(x_ptr, y_ptr, n_rows, n_columns, BLOCK: tl.constexpr):
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

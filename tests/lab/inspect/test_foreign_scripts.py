@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from tilesmith.lab.inspect import inspect, watching
 from tilesmith.lab.inspect.options import InspectOptions
 from tilesmith.lab.inspect.running import tensor_tracker
 from tilesmith.lab.inspect.running.half_precision import write_product
+from tilesmith.lab.inspect.running.spawned_processes import SpawnedProcesses
 from tilesmith.lab.inspect.session import Session
 
 
@@ -245,6 +247,27 @@ def test_processes_that_a_script_starts_are_inspected(tmp_path: Path) -> None:
     found = run(tmp_path, text)
     assert found.ending.kind == "finished", found.ending.traceback
     assert [kernel.name for kernel in found.kernels] == ["double_kernel"]
+
+
+def test_programs_that_wait_for_earlier_ones_are_traced_in_order() -> None:
+    session = Session(InspectOptions(targets=(), seconds=0.0, suspects=False), has_gpu=False)
+    with watching(session):
+        x, y = torch.ones(64 * 16, device="cuda"), torch.empty(64 * 16, device="cuda")
+        planted.looks_back[(64,)](x, y, torch.zeros(65, device="cuda"), torch.zeros(65, device="cuda").int(), BLOCK=16)
+        assert y.tolist() == x.cumsum(0).tolist()
+    (kernel,) = session.kernels
+    assert not kernel.errors
+    assert kernel.sampled == "2 of 64 programs (the first ones, since later ones may wait for them)"
+
+
+def test_kernel_of_two_processes_with_other_addresses_is_shown_once() -> None:
+    x, y = torch.ones(1024), torch.empty(1024)
+    (kernel,) = inspect(lambda: planted.column_walk[(1,)](x, y, 32, 32, BLOCK=1024), targets=HOPPER).kernels
+    spawned = SpawnedProcesses(InspectOptions())
+    for number, alignment in enumerate((16, 64, 256, 8)):
+        arguments = tuple(replace(one, alignment=alignment) for one in kernel.arguments)
+        spawned._found[number, 0] = replace(kernel, arguments=arguments)
+    assert [one.arguments[0].alignment for one in spawned.kernels()] == [16, 8]
 
 
 def test_the_first_reason_of_the_compiler_is_named() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import planted
 import pytest
 import torch
 from torch.utils._triton import has_triton
@@ -60,6 +61,23 @@ def test_compiled_function_may_index_and_create_tensors_on_cuda() -> None:
     assert results == [True]
     assert len(found.kernels) == 1
     assert not has_triton()
+
+
+def test_kernel_of_the_programs_own_is_launched_by_a_compiled_function() -> None:
+    results = []
+
+    def program() -> None:
+        def doubled(x: torch.Tensor) -> torch.Tensor:
+            y = torch.empty_like(x)
+            planted.copy[(3,)](x, y, x.numel(), BLOCK=128)
+            return torch.relu(y) * 2
+
+        x = torch.randn(300, device="cuda")
+        results.append(torch.equal(torch.compile(doubled)(x), torch.relu(x) * 2))
+
+    found = inspect(program, targets=["cuda:90"])
+    assert results == [True]
+    assert "copy" in [kernel.name for kernel in found.kernels]
 
 
 def test_function_that_cannot_be_compiled_runs_and_is_named() -> None:

@@ -68,6 +68,28 @@ def test_column_walk_uses_one_eighth_of_moved_bytes() -> None:
         ts.lab.assert_coalesced(found)
 
 
+def test_sector_that_a_threads_next_instruction_uses_up_is_used() -> None:
+    x, y = torch.randn(4096), torch.empty(4096, dtype=torch.int8)
+    found = inspect(lambda: planted.quantised[(4,)](x, y, 3.0, BLOCK=1024), targets=HOPPER)
+    load = access(found.kernels[0], "load", "x_ptr")
+    assert (load.sectors_per_request, load.ideal_sectors_per_request) == (32.0, 16.0), "a thread has 8 neighbours"
+    assert load.efficiency == 1.0
+    assert "uncoalesced" not in kinds(found)
+    assert "moved bytes used      100%" in found.report()
+
+
+def test_report_shows_the_same_finding_of_several_lines_once() -> None:
+    x, y = torch.randn(16 * 1024), torch.empty(1024)
+    found = inspect(lambda: planted.three_columns[(1,)](x, y, BLOCK=1024), targets=HOPPER)
+    alike = [one for one in found.findings if one.kind == "uncoalesced"]
+    first, *others = sorted(one.line or 0 for one in alike)
+    assert len(others) == 2
+    shown = found.report()
+    assert shown.count("uncoalesced at") == found.html().count("; the same in lines") == 1
+    assert f"; the same in lines {others[0]}, {others[1]} [{3 * alike[0].cost_bytes / 1000:.3g} kB" in shown
+    assert f"at planted.py:{first}: " in shown
+
+
 def test_a_tile_transpose_is_coalesced_both_ways_and_free_of_bank_conflicts() -> None:
     x, y = torch.randn(128, 128), torch.empty(128, 128)
     found = inspect(lambda: planted.tile_transpose[(4, 4)](x, y, 128, 128, BLOCK=32))

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 import torch
 
@@ -128,6 +130,70 @@ class TestWithoutGpu:
         with torch.accelerator.device_index(0):
             torch.accelerator.synchronize()
         assert start.elapsed_time(end) != start.elapsed_time(end)
+
+    def test_default_device_makes_tensors_on_the_gpu(self) -> None:
+        host = torch.ones(2)
+        torch.set_default_device("cuda")
+        try:
+            made = [torch.ones(2), torch.arange(3), torch.nn.Linear(2, 2).weight, torch.zeros_like(host)]
+        finally:
+            torch.set_default_device(None)
+        assert [one.device.type for one in made] == ["cuda"] * 3 + ["cpu"]
+        assert torch.ones(2).device.type == "cpu"
+
+    @pytest.mark.parametrize("location", ["cuda", "cuda:0", torch.device("cuda"), {"cpu": "cuda:0"}])
+    def test_file_is_loaded_to_the_gpu(self, location) -> None:  # type: ignore[no-untyped-def]
+        file = io.BytesIO()
+        torch.save({"weight": torch.arange(3.0)}, file)
+        file.seek(0)
+        loaded = torch.load(file, map_location=location)["weight"]
+        assert loaded.is_cuda
+        assert loaded.tolist() == [0, 1, 2]
+
+    def test_state_of_the_generator_is_a_seed_and_an_offset(self) -> None:
+        generator = torch.cuda.default_generators[0]
+        torch.cuda.manual_seed(5)
+        start = generator.get_state()
+        numbers = torch.rand(3, device="cuda").tolist()
+        seed, offset = generator.get_state().view(torch.int64)
+        assert (seed, offset) == (5, 4)
+        generator.set_state(start)
+        assert torch.rand(3, device="cuda").tolist() == numbers
+
+    @pytest.mark.parametrize(
+        "call",
+        [
+            lambda: torch.cuda.nvtx.range_push("one"),
+            lambda: torch.cuda.nvtx.range_pop(),
+            lambda: torch.cuda.nvtx.mark("one"),
+            lambda: torch.autograd.profiler.emit_nvtx().__enter__(),
+            lambda: torch.cuda.cudart().cudaProfilerStart(),
+            lambda: torch.cuda.profiler.start(),
+            lambda: torch.cuda.memory._record_memory_history(),
+            lambda: torch.cuda.memory_stats()["allocated_bytes.all.peak"],
+            lambda: torch.cuda.random.initial_seed(),
+            lambda: torch.cuda._sleep(1000),
+            lambda: torch.cuda.set_per_process_memory_fraction(0.5),
+            lambda: torch.cuda.CUDAGraph().pool(),
+            lambda: torch.cuda.graph_pool_handle(),
+            lambda: torch.cuda.ExternalStream(0),
+            lambda: torch.ones(3, device="cuda").record_stream(torch.cuda.Stream()),
+        ],
+    )
+    def test_calls_that_only_a_gpu_answers_do_nothing(self, call) -> None:  # type: ignore[no-untyped-def]
+        call()
+
+    def test_clock_and_bus_of_the_memory_give_its_bandwidth(self) -> None:
+        found = torch.cuda.get_device_properties(0)
+        assert 2 * found.memory_clock_rate * 1e3 * found.memory_bus_width / 8 == pytest.approx(4.8e12)
+
+    def test_device_context_is_a_class(self) -> None:
+        assert isinstance(torch.cuda.device(0), torch.cuda.device)
+
+    def test_profile_of_cuda_needs_no_cuda(self, capfd) -> None:  # type: ignore[no-untyped-def]
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]):
+            torch.ones(3, device="cuda")
+        assert "Failed" not in capfd.readouterr().err
 
     def test_capturable_optimiser_steps(self) -> None:
         weight = torch.nn.Parameter(torch.ones(3, device="cuda"))

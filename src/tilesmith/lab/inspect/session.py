@@ -34,7 +34,7 @@ from tilesmith.lab.inspect.metrics.compiled_targets import (
     is_memory_bound,
     with_prediction,
 )
-from tilesmith.lab.inspect.metrics.launch_metrics import Metrics
+from tilesmith.lab.inspect.metrics.launch_metrics import WIDEST_ACCESS_BYTES, Metrics
 from tilesmith.lab.inspect.metrics.measured_time import explain_time, measured_us
 from tilesmith.lab.inspect.metrics.predicted_time import with_predicted_time
 from tilesmith.lab.inspect.model import Finding, Kernel, Program, TargetFacts
@@ -43,7 +43,7 @@ from tilesmith.lab.inspect.running.cuda_graphs import noted
 from tilesmith.lab.inspect.running.deferred_programs import DeferredPrograms
 from tilesmith.lab.inspect.running.tensor_tracker import TensorTracker, tensors_in
 from tilesmith.lab.inspect.running.written_memory import WrittenBytes
-from tilesmith.lab.inspect.tracing.effects import Effects, every_program, sampled_in_words
+from tilesmith.lab.inspect.tracing.effects import Effects, every_program, first_programs, sampled_in_words
 from tilesmith.lab.inspect.tracing.launch_signature import (
     compile_signature,
     constants_of,
@@ -52,7 +52,7 @@ from tilesmith.lab.inspect.tracing.launch_signature import (
 )
 from tilesmith.lab.inspect.tracing.shadow_memory import ShadowMemory, named_tensors
 from tilesmith.lab.inspect.tracing.suspects import suspects
-from tilesmith.lab.inspect.tracing.trace import Trace, sample
+from tilesmith.lab.inspect.tracing.trace import Trace
 from tilesmith.toolchain.benchmarks import is_benchmarking
 from tilesmith.toolchain.compiler import Binary, Target
 from tilesmith.toolchain.interpreter import KernelError, Launched, OutOfBounds, interpret, launch_as_usual
@@ -64,7 +64,6 @@ LEAST_PROGRAMS = 2  # of these, the first and the last of the grid, are traced w
 SHOWN_PROGRAMS = 6  # programs whose addresses and operations are all kept
 MOST_SIGNATURES = 6  # of one kernel; a program that loops over sizes shows the first ones
 SECTOR_BYTES = {"cuda": 32, "hip": 64}
-WIDEST_ACCESS_BYTES = 16
 
 
 @dataclass
@@ -174,7 +173,7 @@ class Session:
             hosted = replace(launched, arguments=arguments)
         originals = dict(named_tensors(launched.arguments))  # the tracker knows these, not their copies
         shadows = ShadowMemory(hosted.arguments, lambda name: self.tensors.written_bytes(originals[name]))
-        programs = sample(launched.grid, SAMPLED_PROGRAMS)
+        programs = first_programs(launched, SAMPLED_PROGRAMS)
         shown = programs[:1] + programs[1 : SHOWN_PROGRAMS - 1] + programs[-1:]
         trace = Trace(launched.grid, shadows, programs, shown, self.options.precision)
         rest, kernel_error = self._traced(hosted, trace, programs)
@@ -330,7 +329,7 @@ class Session:
             grid=launched.grid,
             programs=programs,
             programs_traced=len(trace.traced),
-            sampled=sampled_in_words(len(trace.traced), programs, trace.covered),
+            sampled=sampled_in_words(len(trace.traced), launched, trace.covered),
             constants=constants_of(launched),
             options={name: value for name, value in launched.options.items() if is_plain(value)},
             arguments=metrics.arguments(),

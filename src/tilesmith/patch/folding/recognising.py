@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -83,60 +82,44 @@ def _tried(module: nn.Module, kind: Kind, paths: Paths) -> Recognised | str:
         return "it has a forward of its own"
     if any(map(_has_own_behaviour, inside)):
         return "a module inside has hooks or a forward of its own"
-    with _usual_settings():
-        generator = torch.Generator().manual_seed(0)
-        try:
-            plain = _with_random_parameters(module, generator)
-        except Exception as error:  # a module of another project may raise anything
-            return f"it cannot be copied: {error}"
-        layers = Layers.of(plain, paths, torch.float32)
-        widths = {role: layers.weight(role).shape[-1] for role in paths}
-        names = list(inspect.signature(type(module).forward).parameters)[1:]  # without self
-        first, *others = kind.inputs
-        padded = {name: one for name, one in example(kind, widths, generator).items() if name in (first, *names)}
-        full = {name: torch.ones_like(one) if name == "mask" else one for name, one in padded.items()}
+    generator = torch.Generator().manual_seed(0)
+    try:
+        plain = _with_random_parameters(module, generator)
+    except Exception as error:  # a module of another project may raise anything
+        return f"it cannot be copied: {error}"
+    layers = Layers.of(plain, paths, torch.float32)
+    widths = {role: layers.weight(role).shape[-1] for role in paths}
+    names = list(inspect.signature(type(module).forward).parameters)[1:]  # without self
+    first, *others = kind.inputs
+    padded = {name: one for name, one in example(kind, widths, generator).items() if name in (first, *names)}
+    full = {name: torch.ones_like(one) if name == "mask" else one for name, one in padded.items()}
 
-        def theirs(inputs: dict[str, Tensor]) -> Any:
-            return plain(inputs[first], **{name: inputs[name] for name in others if name in inputs})
+    def theirs(inputs: dict[str, Tensor]) -> Any:
+        return plain(inputs[first], **{name: inputs[name] for name in others if name in inputs})
 
-        def ours(inputs: dict[str, Tensor], variant: str) -> Tensor:
-            given = [inputs.get(name) for name in kind.inputs]
-            return kind.compute(layers, variant, *without_trailing_nones(given))
+    def ours(inputs: dict[str, Tensor], variant: str) -> Tensor:
+        given = [inputs.get(name) for name in kind.inputs]
+        return kind.compute(layers, variant, *without_trailing_nones(given))
 
+    try:
+        with torch.no_grad():
+            wanted = theirs(padded)
+        wanted_in_training = _with_gradients(plain.train(), theirs, full)
+    except Exception as error:
+        return f"its forward does not take {', '.join(kind.inputs)}: {error}"
+    for variant in kind.variants:
         try:
             with torch.no_grad():
-                wanted = theirs(padded)
-            wanted_in_training = _with_gradients(plain.train(), theirs, full)
-        except Exception as error:
-            return f"its forward does not take {', '.join(kind.inputs)}: {error}"
-        for variant in kind.variants:
-            try:
-                with torch.no_grad():
-                    made = ours(padded, variant)
-                if not _are_close(made, wanted):
-                    continue
-                in_training = _with_gradients(plain, partial(ours, variant=variant), full)
-            except (ValueError, TypeError, RuntimeError) as error:
-                return f"the operators do not take its shapes: {error}"
-            if not all(map(_are_close, in_training, wanted_in_training)):
-                return "in training it computes something else than the published algorithm"
-            return Recognised(kind, paths, variant, list(map(type, inside)))
+                made = ours(padded, variant)
+            if not _are_close(made, wanted):
+                continue
+            in_training = _with_gradients(plain, partial(ours, variant=variant), full)
+        except (ValueError, TypeError, RuntimeError) as error:
+            return f"the operators do not take its shapes: {error}"
+        if not all(map(_are_close, in_training, wanted_in_training)):
+            return "in training it computes something else than the published algorithm"
+        return Recognised(kind, paths, variant, list(map(type, inside)))
     return "it computes something else than the published algorithm"
-
-
-@contextmanager
-def _usual_settings() -> Iterator[None]:
-    """Compute as if no user had changed PyTorch's defaults, and draw none of the user's random numbers."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    try:
-        with (
-            torch.device("cpu"), torch.autocast("cpu", enabled=False), torch.random.fork_rng(devices=[]),
-            torch.inference_mode(False), torch.enable_grad(),
-        ):  # fmt: skip
-            yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def _with_random_parameters(module: nn.Module, generator: torch.Generator) -> nn.Module:

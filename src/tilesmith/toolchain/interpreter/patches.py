@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from ctypes import string_at
 from typing import Any
 
 import numpy as np
@@ -34,12 +35,14 @@ from tilesmith.toolchain.interpreter.numerics import (
 )  # fmt: skip
 from tilesmith.toolchain.interpreter.observing.observers import Dot, Program
 from tilesmith.toolchain.interpreter.observing.positions import kernel_position
-from tilesmith.toolchain.interpreter.ptx import inline_assembly
+from tilesmith.toolchain.interpreter.ptx import EndlessWait, inline_assembly
 from tilesmith.toolchain.interpreter.tiles import TileOperations
 from tilesmith.toolchain.interpreter.values.hints import Hints
 from tilesmith.toolchain.interpreter.values.other_order import reordered
 from tilesmith.toolchain.interpreter.values.undefined import UndefinedLanes, undefined_of
 from tilesmith.toolchain.versions import fused_multiply_add_is_exact
+
+MOST_POLLS = 5_000  # of one scalar that does not change, with no other access between
 
 Array = NDArray[Any]
 Handle = Any  # Triton's TensorHandle: numpy data and a scalar Triton type
@@ -75,6 +78,8 @@ class Builder(TileOperations):
         # The stock interpreter lacks some input precisions of tl.dot.
         self.options = InterpreterOptions(sanitize_overflow=False, allowed_dot_input_precisions=SINGLE_PRECISIONS)
         self.grid_idx: Program = (0, 0, 0)
+        self._polled: tuple[Any, ...] = ()  # the last access, of a scalar
+        self._polls = 0  # how often it was repeated
         self.operation_names = tuple(name for name in dir(self) if name.startswith("create_"))
         self.undefined, self.hints = UndefinedLanes(self), Hints(self)
 
@@ -333,9 +338,20 @@ class Builder(TileOperations):
             raise ValueError(f"Mask must have boolean scalar type, not {getattr(mask, 'dtype', lanes.dtype)}")
         element_bytes = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
         self.undefined.used(pointers, lanes)
-        return self.memory.admit(
+        lanes = self.memory.admit(
             kind, self.grid_idx, pointers, lanes, element_bytes, value, self._bounded, mask is not None, operation
         )
+        polled = pointers.data.size == 1 and kind != "store" and lanes.all()
+        self._poll((self.grid_idx, kind, pointers.data.item(), element_bytes) if polled else ())
+        return lanes
+
+    def _poll(self, access: tuple[Any, ...]) -> None:
+        """Refuse a program that reads the same scalar again and again: what it waits for comes later, or never."""
+        now = (*access, string_at(*access[2:])) if access else ()
+        self._polls = self._polls + 1 if now and now == self._polled else 0
+        self._polled = now
+        if self._polls > MOST_POLLS:
+            raise EndlessWait("programs run one after another, in order")
 
     def _add_bfloat16(self, pointers: Handle, addend: Handle, lanes: NDArray[np.bool_]) -> Handle:
         """Add in rounds, so that lanes with the same address see each other's sums."""

@@ -25,14 +25,12 @@ from tilesmith.toolchain.interpreter.memory import Memory
 from tilesmith.toolchain.interpreter.observing.observers import Observer, OutOfBounds, Program
 from tilesmith.toolchain.interpreter.observing.operations import find_overflows, following
 from tilesmith.toolchain.interpreter.observing.positions import is_user_code
-from tilesmith.toolchain.interpreter.ptx import UnknownOperation
+from tilesmith.toolchain.interpreter.ptx import EndlessWait, UnknownOperation
 from tilesmith.toolchain.interpreter.rewriting import as_jit_function
 from tilesmith.toolchain.interpreter.together.all_programs import CannotFollow, PathRecorder
 from tilesmith.toolchain.interpreter.values.variables import stepping
 
 Grid = tuple[int, ...] | list[int] | Callable[[dict[str, Any]], tuple[int, ...]]
-
-
 UNKNOWN = "the interpreter does not know"  # how the message starts if a kernel uses an operation that is missing here
 
 
@@ -320,7 +318,7 @@ def _warps(kernel: Any, arguments: Mapping[str, Any], options: Mapping[str, Any]
 
 def _located(error: Exception, kernel: str, program: Program) -> KernelError:
     """Return the error with the innermost line in the user's source."""
-    if isinstance(error, UnknownOperation):
+    if isinstance(error, UnknownOperation) and not isinstance(error, EndlessWait):
         return KernelError(f"{UNKNOWN} {error}, which {kernel} uses")
     missing = re.search(r"has no attribute 'create_(\w+)'", str(error)) if isinstance(error, AttributeError) else None
     if missing:
@@ -331,4 +329,5 @@ def _located(error: Exception, kernel: str, program: Program) -> KernelError:
         if is_user_code(file):
             place = f" ({file}:{traceback.tb_lineno})"
         traceback = traceback.tb_next
-    return KernelError(f"{kernel}{place}, program {program}: {type(error).__name__}: {error}")
+    wait = f"{UNKNOWN} waits for later programs: " if isinstance(error, EndlessWait) else ""
+    return KernelError(f"{wait}{kernel}{place}, program {program}: {type(error).__name__}: {error}")

@@ -23,6 +23,7 @@ from tilesmith.toolchain.interpreter import Launched
 
 MOST_RUNS = 1024
 MOST_REQUESTS_SHOWN = 8  # of one execution of an access
+WIDEST_ACCESS_BYTES = 16
 _COUNTED_AS_FLOPS = ("float", "special", "reduce")
 _BY_NAME = {"fp16": "fp16", "bf16": "bf16", "fp64": "fp64", "int8": "fp8"}
 
@@ -161,8 +162,11 @@ class Metrics:
                 found[place] = CompiledAccess(layout, vector_bytes)
         return found
 
-    def _requests_of(self, site: Site) -> Requested | None:
-        """Return the sum over the traced executions. Executions without a kept pattern count as the average."""
+    def _requests_of(self, site: Site, vector_bytes: int | None = None) -> Requested | None:
+        """Return the sum over the traced executions. Executions without a kept pattern count as the average.
+
+        `vector_bytes` is the width of an instruction, by default the compiled one.
+        """
         laid = self._laid.get(site.place)
         if laid is None or (laid.layout.layout is None and not laid.layout.bulk):
             return None
@@ -170,8 +174,8 @@ class Metrics:
         kept = 0
         for pattern in site.patterns.values():
             counted = requested(
-                laid.layout, laid.vector_bytes, site.place.element_bytes, pattern.distances, pattern.mask,
-                self.sector_bytes,
+                laid.layout, vector_bytes or laid.vector_bytes, site.place.element_bytes, pattern.distances,
+                pattern.mask, self.sector_bytes,
             )  # fmt: skip
             totals += pattern.count * np.array(counted)
             kept += pattern.count
@@ -205,13 +209,27 @@ class Metrics:
             requests=counted.requests if counted else None,
             sectors_per_request=counted.sectors / counted.requests if counted and counted.requests else None,
             ideal_sectors_per_request=counted.ideal / counted.requests if counted and counted.requests else None,
-            efficiency=counted.ideal / counted.sectors if counted and counted.sectors else None,
+            efficiency=self._efficiency(site, counted),
             vector_bytes=laid.vector_bytes if laid else None,
             pipelined=bool(laid and laid.layout.pipelined),
             bulk=bool(laid and laid.layout.bulk),
             values=site.values,
             touched_bytes=self._touched_bytes(site),
         )
+
+    def _efficiency(self, site: Site, counted: Requested | None) -> float | None:
+        """Return the share of the moved bytes that is used.
+
+        A thread with more neighbouring elements than fit into the widest instruction uses the rest of each sector in
+        its next instruction, which finds the sector in L1: then all instructions of a warp count as one request.
+        """
+        if counted is None or not counted.sectors:
+            return None
+        efficiency = counted.ideal / counted.sectors
+        if self._laid[site.place].vector_bytes == WIDEST_ACCESS_BYTES:
+            whole = self._requests_of(site, vector_bytes=prod(site.place.shape) * site.place.element_bytes)
+            efficiency = max(efficiency, whole.ideal / whole.sectors) if whole else efficiency
+        return efficiency
 
     def _touched_bytes(self, site: Site) -> int:
         """Return the bytes of the sectors that the executions over the whole grid touch."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -44,12 +45,13 @@ def summary(inspection: Inspection) -> str:
 
 def _urgent(kernel: Kernel) -> Iterator[str]:
     """Yield the findings that need a change, and how many do not."""
-    for finding in kernel.findings:
+    found = once(kernel.findings)
+    for finding in found:
         if finding.severity != "info":
             message, *more = _sentence(finding).split("\n")
             yield from textwrap.wrap(message, _SUMMARY_WIDTH, subsequent_indent="  ")
             yield from more
-    notes = sum(finding.severity == "info" for finding in kernel.findings)
+    notes = sum(finding.severity == "info" for finding in found)
     if notes:
         yield f"{notes} note{'' if notes == 1 else 's'} more in .report()"
 
@@ -107,11 +109,14 @@ def bound_in_words(facts: TargetFacts) -> str:
 
 
 def overall_efficiency(kernel: Kernel) -> float | None:
-    """Return the ideal number of sectors divided by the requested number, over all accesses."""
-    known = [one for one in kernel.accesses if one.requests and one.sectors_per_request]
-    requested = sum((one.requests or 0) * (one.sectors_per_request or 0.0) for one in known)
-    ideal = sum((one.requests or 0) * (one.ideal_sectors_per_request or 0.0) for one in known)
-    return ideal / requested if requested else None
+    """Return the share of the moved bytes that is used, over all accesses."""
+    used = moved = 0.0
+    for one in kernel.accesses:
+        if one.efficiency:
+            ideal = (one.requests or 0) * (one.ideal_sectors_per_request or 0.0)
+            used += ideal
+            moved += ideal / one.efficiency
+    return used / moved if moved else None
 
 
 def lead(kernel: Kernel) -> str:
@@ -123,11 +128,36 @@ def lead(kernel: Kernel) -> str:
 
 
 def _findings(kernel: Kernel) -> Iterator[Block]:
-    for finding in kernel.findings[:MOST_FINDINGS]:
+    found = once(kernel.findings)
+    for finding in found[:MOST_FINDINGS]:
         yield Listing(_sentence(finding), tone="bad" if finding.severity == "error" else "plain")
-    left = len(kernel.findings) - MOST_FINDINGS
+    left = len(found) - MOST_FINDINGS
     if left > 0:
         yield Paragraph(f"… and {left} more; --json FILE writes all of them")
+
+
+def once(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings; those of several lines in the same words as one, the costliest, which names the others."""
+    alike: dict[tuple[str | None, ...], list[Finding]] = {}
+    for finding in findings:
+        words = finding.kind, finding.severity, finding.file, finding.message, finding.advice, finding.target
+        alike.setdefault(words, []).append(finding)
+    return [_of_all_lines(same) for same in alike.values()]
+
+
+def _of_all_lines(same: Sequence[Finding]) -> Finding:
+    first = same[0]
+    others = sorted({one.line for one in same if one.line} - {first.line})
+    if not others:
+        return first
+    lines = f"line{'' if len(others) == 1 else 's'} {', '.join(map(str, others))}"
+    times = [one.cost_us for one in same if one.cost_us is not None]
+    return replace(
+        first,
+        message=f"{first.message}; the same in {lines}",
+        cost_bytes=sum(one.cost_bytes for one in same),
+        cost_us=sum(times) if times else None,
+    )
 
 
 def _sentence(finding: Finding) -> str:

@@ -35,6 +35,18 @@ class Graph:
     def reset(self) -> None:
         self._calls.clear()
 
+    def pool(self) -> tuple[int, int]:
+        return 0, 0
+
+    def instantiate(self) -> None:
+        """Do nothing: the calls of a capture can be replayed as they are."""
+
+    def enable_debug_mode(self) -> None:
+        """Do nothing, as there is no graph of CUDA's to show."""
+
+    def debug_dump(self, path: str) -> None:
+        """Write nothing."""
+
 
 @contextmanager
 def captured(graph: Any, *unused: Any, **options: Any) -> Iterator[None]:

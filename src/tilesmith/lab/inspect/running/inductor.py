@@ -247,7 +247,12 @@ def _launch_plainly(module: ModuleType, changes: ExitStack) -> None:
         config = tuner.configs[0]
         plain, grid = tuner._interpret_args_grid(arguments, config)
         chosen = {"num_warps": config.num_warps, "num_stages": config.num_stages}
-        return tuner.fn[grid](*plain, **options, **config.kwargs, **chosen)
+        # A kernel of the program's own has its constants here, and its call passes the other arguments.
+        constants = {**tuner.triton_meta.get("constants", {}), **config.kwargs}
+        names = [name for name in tuner.fn.arg_names if name not in constants]
+        if len(names) != len(plain):
+            return tuner.fn[grid](*plain, **options, **config.kwargs, **chosen)
+        return tuner.fn[grid](**dict(zip(names, plain, strict=True)), **options, **constants, **chosen)
 
     changes.enter_context(patch.object(module.CachingAutotuner, "run", run))
 

@@ -6,6 +6,7 @@ import contextlib
 import tempfile
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,9 @@ class SpawnedProcesses:
         """Return the kernels of all processes; kernels that several processes launch alike, once."""
         distinct: dict[Any, Kernel] = {}
         for kernel in self._found.values():
-            key = (kernel.name, kernel.file, kernel.grid, str(kernel.constants), str(kernel.arguments))
+            # Each process has addresses of its own; a compiler asks whether 16 divides them.
+            arguments = [replace(one, alignment=min(one.alignment, 16)) for one in kernel.arguments]
+            key = (kernel.name, kernel.file, kernel.grid, str(kernel.constants), str(arguments))
             distinct.setdefault(key, kernel)
         return list(distinct.values())
 

@@ -19,14 +19,16 @@ from numpy.typing import NDArray
 from torch.autograd.function import BackwardCFunction
 from torch.multiprocessing import reductions
 from torch.overrides import TorchFunctionMode
+from torch.utils import _device as default_device
 from torch.utils._pytree import tree_leaves
 
 from tilesmith.lab.inspect.running.cuda_graphs import noted
 from tilesmith.lab.inspect.running.half_precision import in_single, product_shape, sums_in_half, write_product
-from tilesmith.lab.inspect.running.written_memory import COPIES, DISCARDING, only_reads, unwritten_elements
+from tilesmith.lab.inspect.running.written_memory import COPIES, DISCARDING, makes_view, only_reads, unwritten_elements
 from tilesmith.toolchain.benchmarks import is_benchmarking
 
 _weak: Callable[[Any], Any] = reductions.StorageWeakRef
+_constructors: Callable[[], set[Any]] = default_device._device_constructors
 
 GPU = torch.device("cuda", 0)
 HOST = torch.device("cpu")
@@ -118,7 +120,7 @@ class TensorTracker(TorchFunctionMode):
                 return self._deferred_product(lambda out, *operands: func(*operands, out=out), args, kwargs["out"])
             result = kwargs["out"] if "out" in kwargs else torch.empty(shape or (), dtype=args[0].dtype)
             return self._deferred_product(write_product, args, result)
-        if name not in _NO_CONTENTS and not (name == "__getitem__" and _makes_view(args[1])):
+        if name not in _NO_CONTENTS and not (name == "__getitem__" and makes_view(args[1])):
             self._before_use(inputs)
             self.computed += name not in _EMPTY
             if name == "__getitem__":
@@ -201,8 +203,18 @@ class TensorTracker(TorchFunctionMode):
             with self:  # a mode holds for one thread
                 return start(thread)
 
+        restore: Callable[..., Any] = torch.serialization.default_restore_location
+
+        def restored(storage: Any, location: str) -> Any:
+            if not self._pretend_gpu or not location.startswith("cuda"):
+                return restore(storage, location)
+            with torch._C.DisableTorchFunction():
+                self.note_on_gpu(torch.empty(0, dtype=torch.uint8).set_(storage))
+            return storage
+
         with (
             self,
+            patch.object(torch.serialization, "default_restore_location", restored),
             patch.object(BackwardCFunction, "apply", apply),
             patch.object(threading.Thread, "_bootstrap_inner", started),
         ):
@@ -237,21 +249,20 @@ class TensorTracker(TorchFunctionMode):
         self, func: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any], inputs: Sequence[torch.Tensor]
     ) -> tuple[Any, bool]:
         """Run the call on host memory. Return its result, and whether the result would be on the GPU."""
-        named = _named_device(name, args, kwargs)
+        makes_tensor = func in _constructors()
+        named = _named_device(name, args, kwargs) or (default_device.CURRENT_DEVICE if makes_tensor else None)
         on_gpu = named.type == "cuda" if named else any(map(self.is_on_gpu, inputs))
         if name in ("cpu", "cuda", "to") and named is not None:
             return self._moved(func, name, args, kwargs, named), on_gpu
         if name == "get_device":
             return (0 if on_gpu else -1), on_gpu
-        if name == "record_stream":
-            return None, on_gpu
         if name in ("pin_memory", "is_pinned"):
             return (args[0] if name == "pin_memory" else False), on_gpu
         if name == "__set__" and len(args) == 2 and isinstance(args[1], torch.Tensor):
             return func(*args), self.is_on_gpu(args[1])
         args = [HOST if _is_gpu(arg) else arg for arg in args]
         kwargs = {key: value for key, value in kwargs.items() if key != "pin_memory"}
-        if "device" in kwargs and named is not None and named.type == "cuda":
+        if named is not None and named.type == "cuda" and ("device" in kwargs or makes_tensor):
             kwargs["device"] = HOST
         with self.inside_call(on_gpu):
             if on_gpu and sums_in_half(name, args, kwargs):
@@ -363,14 +374,6 @@ def tensors_in(values: Any) -> Iterator[torch.Tensor]:
         value = getattr(leaf, "base", leaf) if not isinstance(leaf, torch.Tensor) else leaf
         if isinstance(value, torch.Tensor):
             yield value
-
-
-def _makes_view(index: Any) -> bool:
-    """Return whether indexing makes a view: tensors, lists and arrays select elements and copy them."""
-    return all(
-        one is None or one is ... or isinstance(one, int | slice)
-        for one in (index if isinstance(index, tuple) else (index,))
-    )
 
 
 def _is_gpu(value: Any) -> bool:

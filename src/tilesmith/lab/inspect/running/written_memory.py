@@ -87,3 +87,11 @@ class WrittenBytes(Observer):
             inside = places[(places >= 0) & (places <= marks.size - access.element_bytes)]
             for byte in range(access.element_bytes if inside.size else 0):
                 marks[inside + byte] = True
+
+
+def makes_view(index: Any) -> bool:
+    """Return whether indexing makes a view: tensors, lists and arrays select elements and copy them."""
+    return all(
+        one is None or one is ... or isinstance(one, int | slice)
+        for one in (index if isinstance(index, tuple) else (index,))
+    )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
+from math import prod
 
 import torch
 
 from tilesmith.lab.inspect.model import Program
-from tilesmith.lab.inspect.tracing.trace import Trace
+from tilesmith.lab.inspect.tracing.trace import Trace, sample
+from tilesmith.toolchain.interpreter import Launched
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,29 @@ def every_program(grid: Program) -> Iterator[Program]:
     return ((x, y, z) for z, y, x in product(*map(range, reversed(grid))))
 
 
-def sampled_in_words(traced: int, programs: int, covered: str) -> str:
+def first_programs(launched: Launched, most: int) -> list[Program]:
+    """Return the programs to trace first: a sample of the grid; in order where programs may wait for earlier ones."""
+    return list(islice(every_program(launched.grid), most)) if _polls(launched) else sample(launched.grid, most)
+
+
+def _polls(launched: Launched) -> bool:
+    """Return whether the kernel, or a function that it names, has a loop that may read memory until it changes."""
+    kernel = launched.kernel
+    texts = ["".join(kernel.raw_src)]
+    texts += [
+        "".join(value.raw_src)
+        for name, value in kernel.fn.__globals__.items()
+        if name in texts[0] and value is not kernel and hasattr(value, "raw_src")
+    ]
+    return any("while " in text and ("atomic" in text or "volatile" in text) for text in texts)
+
+
+def sampled_in_words(traced: int, launched: Launched, covered: str) -> str:
     """Return which programs were traced."""
+    programs = prod(launched.grid)
     if traced == programs:
         return "all programs"
+    spread = "first, last, corners of the grid, and others between"
+    which = "the first ones, since later ones may wait for them" if _polls(launched) else spread
     what = f"; {covered}" if covered else ""
-    return f"{traced:,} of {programs:,} programs (first, last, corners of the grid, and others between{what})"
+    return f"{traced:,} of {programs:,} programs ({which}{what})"

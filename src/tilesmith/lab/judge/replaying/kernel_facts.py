@@ -20,22 +20,13 @@ def facts_of(replay: Replay, steps: Sequence[dict[str, Any]], targets: Sequence[
     """Trace and compile every launch of a tape. The launches need not compute anything."""
     options = InspectOptions(targets=tuple(Target.parse(one) for one in targets), seconds=SECONDS_TO_TRACE)
     session = Session(options, has_gpu=False)
-    compiled_only = []
     for step in steps:
-        if "kernel" not in step:
-            continue
-        launched = replay.launched(step)
-        if _may_wait(launched.kernel.src):
-            facts = {str(target): session._binary(launched, target) for target in options.targets}
-            errors = {name: one for name, one in facts.items() if isinstance(one, str)}
-            compiled_only.append({"name": launched.kernel.__name__, "launches": 1, "errors": errors})
-            continue
-        session.launch(launched)
-        session.run_deferred()
-    found = [
+        if "kernel" in step:
+            session.launch(replay.launched(step))
+            session.run_deferred()
+    return [
         _kernel(kernel, session.launches[number], session.sector_bytes) for number, kernel in enumerate(session.kernels)
     ]
-    return [*found, *compiled_only]
 
 
 def translation_error(
@@ -51,11 +42,6 @@ def translation_error(
             except CompileError as error:
                 return {"name": launched.kernel.__name__, "error": str(error), "line": error.line}
     return None
-
-
-def _may_wait(text: str) -> bool:
-    """Return whether a program may wait for another one; the trace, which runs some programs only, cannot."""
-    return "while" in text and "atomic" in text
 
 
 def _kernel(kernel: Kernel, launches: int, sector_bytes: int) -> dict[str, Any]:

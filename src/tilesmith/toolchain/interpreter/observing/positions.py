@@ -8,16 +8,17 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+import numpy as np
 import triton
 
 NOWHERE = ("<unknown>", 0)
-_INTERPRETER = Path(__file__).parents[1]
-_NOT_USER_CODE = tuple(f"{folder}{os.sep}" for folder in (Path(triton.__file__).parent, _INTERPRETER))
+_NOT_USERS = (Path(triton.__file__).parent, Path(np.__file__).parent, Path(__file__).parents[1])
+_NOT_USER_CODE = tuple(f"{folder}{os.sep}" for folder in _NOT_USERS)
 
 
 @cache
 def is_user_code(file: str) -> bool:
-    """Whether a file belongs to the user, not to Triton or the interpreter."""
+    """Whether a file belongs to the user, not to Triton, NumPy or the interpreter."""
     return not file.startswith(_NOT_USER_CODE)
 
 
