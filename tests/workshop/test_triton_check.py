@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from tilesmith.toolchain.compiler import DEFAULT_TARGETS
+from tilesmith.workshop.checking.evaded_work import one_element_at_a_time
+from tilesmith.workshop.checking.loading import load_module
+from tilesmith.workshop.checking.traced_call import trace_call
 from tilesmith.workshop.checking.triton_check import TritonCheck
 from tilesmith.workshop.checking.verdict import Verdict
 from tilesmith.workshop.course.catalogue import BUILT_IN, Catalogue
@@ -70,6 +75,9 @@ def test_every_solution_passes_with_all_goals_met(name: str, tmp_path: Path) -> 
         ("    return out", "    return torch.add(x, y)", "runs", ["vector_add.py:21", "PyTorch", "`add`"]),
         ("    return out", "    return out.clone()", "runs", ["does not come from a kernel"]),
         ("    add_kernel[", "    0 and add_kernel[", "runs", ["No kernel was launched"]),
+        ("BLOCK_SIZE = 256", "BLOCK_SIZE = 512", "runs", ["launched with the grid (0, 1, 1)", "no program"]),
+        ("tl.load(x_ptr", "tl.laod(x_ptr", "compiles", ["vector_add.py:11", "Did you mean tl.load?"]),
+        ("return out", "return outt", "runs", ["vector_add.py:21", "Did you mean out?"]),
         ("x_ptr + offsets)", "out_ptr + offsets)", "runs", ["loads out_ptr[0], which nobody has written"]),
         ("x + y)", "x - y)", "right", ["program (0, 0, 0) of add_kernel, vector_add.py:13", "tl.store(out_ptr"]),
         ("    tl.store(", "    tl.store(x_ptr + offsets, x + 1)\n    tl.store(", "right", ["changes its input"]),
@@ -269,6 +277,26 @@ def test_right_result_that_evades_the_work_fails(
     verdict = verdict_on(source, tmp_path, exercise, hidden=())
     assert (verdict.passed, verdict.stage) == (False, stage), verdict.message
     assert words in verdict.message
+
+
+def test_kernel_of_single_elements_is_told_to_use_blocks(tmp_path: Path) -> None:
+    inputs, told = {"x": torch.ones(8), "y": torch.ones(8)}, []
+    for size in (1, 8):
+        file = tmp_path / f"block_{size}.py"
+        file.write_text(changed("BLOCK_SIZE = 256", f"BLOCK_SIZE = {size}"))
+        function = load_module(file).vector_add
+        call = trace_call(function, inputs, file, targets=DEFAULT_TARGETS[:1])
+        told.append((call, function))
+    (single, _), (block, model) = told
+    assert "every load moves one element, from line 11 on" in (one_element_at_a_time(single, model, inputs) or "")
+    assert one_element_at_a_time(block, model, inputs) is None
+
+
+@pytest.mark.slow
+def test_check_refuses_single_elements(tmp_path: Path) -> None:
+    verdict = verdict_on(changed("BLOCK_SIZE = 256", "BLOCK_SIZE = 1"), tmp_path, hidden=())
+    assert (verdict.passed, verdict.stage) == (False, "goals"), verdict.message
+    assert "every load moves one element" in verdict.message
 
 
 def test_torch_in_a_test_of_the_learner_is_allowed(tmp_path: Path) -> None:

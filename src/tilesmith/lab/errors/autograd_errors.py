@@ -1,4 +1,4 @@
-"""Errors of the Python around a kernel: autograd functions and modules."""
+"""Errors of the Python around a kernel: autograd functions, modules, and waiting for a keyboard."""
 
 from tilesmith.lab.errors.explanation import Explanation as E
 
@@ -22,4 +22,7 @@ AUTOGRAD_ERRORS = (
     E("module-without-super", r"before Module\.__init__\(\) call",
       "A module must be initialised before it can hold parameters.",
       "Call super().__init__() on the first line of __init__."),
+    E("no-keyboard", r"EOF when reading a line|\bBdbQuit\b",
+      "The file runs without a keyboard: input() and breakpoint() get no answer.",
+      "Remove the call. To see a value, print it: print(x)."),
 )  # fmt: skip

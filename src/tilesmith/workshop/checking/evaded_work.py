@@ -1,6 +1,7 @@
 """Right results that evade the exercise's work, or hold only for one size.
 
-Examples: a view in place of a new matrix, one program that does everything, a launch per row, PyTorch for other sizes.
+Examples: a view in place of a new matrix, one program that does everything, a launch per row, one element at a time,
+PyTorch for other sizes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tilesmith.spec import Inputs, called
-from tilesmith.toolchain.interpreter import Observer, interpreting
+from tilesmith.toolchain.interpreter import Access, Observer, interpreting
 from tilesmith.toolchain.interpreter.running import Autotuner
 from tilesmith.workshop.checking.traced_call import NO_ARITHMETIC, TracedCall, Tuned
 
@@ -29,10 +30,15 @@ _FEW_PROGRAMS = 4  # of the model: with fewer, one program is no shame
 
 
 class _Launches(Observer):
-    """Counts launches and their programs."""
+    """Counts launches, their programs, and the lanes of the widest access."""
 
     def __init__(self) -> None:
-        self.launches = self.programs = 0
+        self.launches = self.programs = self.lanes = 0
+
+    def load(self, access: Access) -> None:
+        self.lanes = max(self.lanes, access.mask.size)
+
+    store = atomic = load
 
     def launch(self, kernel: Any, grid: tuple[int, int, int], arguments: Mapping[str, Any]) -> None:
         self.launches += 1
@@ -98,6 +104,19 @@ def too_little_parallel(
                 "Divide the work by tl.program_id."
             )
     return None
+
+
+def one_element_at_a_time(call: TracedCall, model: Callable[..., Any], inputs: Inputs) -> str | None:
+    """Return the message for kernels that load and store single elements only, where the model moves blocks."""
+    accesses = [one for kernel in call.kernels for one in kernel.accesses]
+    if not accesses or any(prod(one.shape) > 1 for one in accesses) or _counted(model, inputs).lanes == 1:
+        return None
+    first = min(accesses, key=lambda one: one.line)
+    return (
+        f"The result is right, but every {first.kind} moves one element, from line {first.line} on. The warps of a "
+        "program then do the same work 128 times over. Work on blocks: with offsets from tl.arange, one tl.load reads "
+        "them all, and no loop over elements is needed."
+    )
 
 
 def torch_for_other_sizes(source: str, function: str, allow: Collection[str]) -> tuple[int, str] | None:
