@@ -299,6 +299,25 @@ def test_check_refuses_single_elements(tmp_path: Path) -> None:
     assert "every load moves one element" in verdict.message
 
 
+def test_store_whose_mask_is_never_true_is_named(tmp_path: Path) -> None:
+    source = changed("x + y)", "x + y, mask=offsets < 0)")
+    message = verdict_on(source, tmp_path, hidden=()).message
+    assert "vector_add.py:13" in message
+    assert "the mask of the store is False there" in message
+
+
+def test_missing_mask_is_named_with_its_line(tmp_path: Path) -> None:
+    source = (BUILT_IN / "masks" / "solution.py").read_text()
+    clamped = changed("x_ptr + offsets, mask=mask)", "x_ptr + tl.minimum(offsets, n_elements - 1))", source)
+    assert "missing_masks is 1 (line 12)" in verdict_on(clamped, tmp_path, "masks", hidden=()).message
+
+
+def test_layout_of_a_hidden_case_is_said_in_words(tmp_path: Path) -> None:
+    source = (BUILT_IN / "rms-norm" / "wrong" / "ignores_the_stride.py").read_text()
+    verdict = verdict_on(source, tmp_path, "rms-norm", hidden=["one-column"])
+    assert "row-strided (gaps between the rows in memory)" in verdict.message
+
+
 def test_torch_in_a_test_of_the_learner_is_allowed(tmp_path: Path) -> None:
     source = f"{SOLUTION}\n\ndef test():\n    assert torch.equal(vector_add(x, x), torch.add(x, x))\n"
     assert verdict_on(source, tmp_path).passed

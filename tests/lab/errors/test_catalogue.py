@@ -131,9 +131,11 @@ def test_chained_comparison_of_older_triton_is_explained() -> None:
         ("tensor-needs-gpu", "AssertionError: Torch not compiled with CUDA enabled (own.py:20)"),
         ("no-keyboard", "EOFError: EOF when reading a line"),
         ("no-keyboard", "BdbQuit"),
+        ("descriptor-alignment", "AssertionError: stride must be 16-byte aligned"),
+        ("block-pointer", "Block pointers have been removed in favor of the tensor descriptor API"),
     ],
 )
-def test_error_that_depends_on_the_machine_is_explained(name: str, message: str) -> None:
+def test_error_that_depends_on_machine_or_release_is_explained(name: str, message: str) -> None:
     assert text_of(name) in with_explanation(message)
 
 
@@ -157,7 +159,7 @@ def test_catalogue_has_forty_entries_with_a_test_each() -> None:
     names = [one.name for one in CATALOGUE]
     assert len(names) == len(set(names)) >= 40
     apart = {"foreign-function", "bad-operand", "chained-comparison"}  # the tests above and below
-    apart |= {"launch-needs-gpu", "tensor-needs-gpu", "no-keyboard"}
+    apart |= {"launch-needs-gpu", "tensor-needs-gpu", "no-keyboard", "descriptor-alignment", "block-pointer"}
     apart.add("helper-without-jit")  # inspect says that: tests/lab/inspect/test_foreign_scripts.py
     about_triton = {name for name in names if not name.startswith("cuda-")}  # the others: test_cuda_errors.py
     assert {name for name, _ in (*BODIES, *LAUNCHES, *FILES)} | apart == about_triton

@@ -39,6 +39,13 @@ LAUNCH_ERRORS = (
     E("tuple-argument", r"'tuple' object has no attribute '?dtype|cannot convert .* '\S*tuple'> to tensor",
       "This argument is a tuple, such as x.shape, where the kernel computes with a number.",
       "Pass one number: x.shape[0] or x.numel()."),
+    E("descriptor-alignment", r"must be 16-byte aligned",
+      "A tensor descriptor needs a start and rows at multiples of 16 bytes, and not every tensor has them.",
+      "Choose by the strides before the launch, or load with pointers and a mask: tl.load(x_ptr + offsets, "
+      "mask=mask)."),
+    E("block-pointer", r"Block pointers have been removed",
+      "This Triton has no tl.make_block_ptr.",
+      "Load with pointers and a mask, or use tl.make_tensor_descriptor."),
     E("launch-needs-gpu", r"0 active drivers",
       "This launch needs a GPU, and this machine has none. A check and inspect launch without one.",
       "They call your function themselves: remove your own call, or put it under if __name__ == '__main__':."),

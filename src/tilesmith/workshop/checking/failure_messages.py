@@ -105,14 +105,14 @@ def torch_call_for_other_sizes(file: Path, line: int, name: str) -> str:
 def _unwritten(call: TracedCall) -> Iterator[str]:
     for output in call.outputs:
         missing = call.stored.unwritten(output)
-        if len(missing) and len(missing) == output.numel():
+        store = call.stored.masked_off(output, missing) if len(missing) else None
+        if len(missing) and len(missing) == output.numel() and store is None:
             yield (
                 "The result does not come from a kernel: no element holds a value that a kernel stored. Return the "
                 "tensor that the kernel's tl.store writes."
             )
         elif len(missing):
             twice = next((f"\n{_capital(one.message)}." for one in _findings(call, "race")), "")
-            store = call.stored.masked_off(output, missing)
             question = (
                 "Which elements does each program handle? Are there enough programs for all elements?"
                 if store is None

@@ -30,6 +30,13 @@ from tilesmith.workshop.checking.traced_call import TracedCall, trace_call
 from tilesmith.workshop.checking.unfinished_code import first_problem
 from tilesmith.workshop.course.exercise import Exercise, ExerciseError, Goal, Size
 
+_LAYOUT_IN_WORDS = {
+    "row-strided": "row-strided (gaps between the rows in memory)",
+    "transposed": "transposed (the strides exchanged)",
+    "offset": "offset (the tensor begins in the middle of its memory)",
+    "expanded": "expanded (one row, seen many times)",
+}
+
 
 class TritonCheck(StagedCheck):
     """A check of one Triton file."""
@@ -253,7 +260,8 @@ class TritonCheck(StagedCheck):
         """Return a reason with the sizes that were tried: which sizes fail explains a lot."""
         dtype = str(trial.dtype).removeprefix("torch.")
         shown = trial.case.name in {size.name for size in self.exercise.visible}
-        extra = "" if shown else f", {dtype}, {trial.layout.name}: a case that the page does not list"
+        layout = _LAYOUT_IN_WORDS.get(trial.layout.name, trial.layout.name)
+        extra = "" if shown else f", {dtype}, {layout}: a case that the page does not list"
         return f"{reason}\n(tried with {_sizes(trial.case.sizes)}{extra})"
 
 
