@@ -279,6 +279,25 @@ def test_right_result_that_evades_the_work_fails(
     assert words in verdict.message
 
 
+FOUR_ROWS_PER_PROGRAM = (
+    ("tl.program_id(0)", "tl.program_id(0) * 4 + tl.arange(0, 4)[:, None]"),
+    ("tl.arange(0, BLOCK_SIZE)", "tl.arange(0, BLOCK_SIZE)[None, :]"),
+    ("mask = column < columns", "mask = (row < rows) & (column < columns)"),
+    ("(x_ptr, out_ptr, columns,", "(x_ptr, out_ptr, rows, columns,"),
+    ("(x, out, columns,", "(x, out, rows, columns,"),
+    ("[(rows,)]", "[(triton.cdiv(rows, 4),)]"),
+    ("axis=0)", "axis=1)[:, None]"),
+)
+
+
+def test_several_rows_per_program_pass(tmp_path: Path) -> None:
+    source = (BUILT_IN / "softmax" / "solution.py").read_text()
+    for old, new in FOUR_ROWS_PER_PROGRAM:
+        source = changed(old, new, source)
+    verdict = verdict_on(source, tmp_path, "softmax", hidden=())
+    assert verdict.passed, verdict.message
+
+
 def test_kernel_of_single_elements_is_told_to_use_blocks(tmp_path: Path) -> None:
     inputs, told = {"x": torch.ones(8), "y": torch.ones(8)}, []
     for size in (1, 8):

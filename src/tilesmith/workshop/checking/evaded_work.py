@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from math import prod
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tilesmith.spec import Inputs, called
-from tilesmith.toolchain.interpreter import Access, Observer, interpreting
+from tilesmith.toolchain.interpreter import Access, Launched, Observer, handing_over, interpreting
 from tilesmith.toolchain.interpreter.running import Autotuner
 from tilesmith.workshop.checking.traced_call import NO_ARITHMETIC, TracedCall, Tuned
 
@@ -43,6 +44,31 @@ class _Launches(Observer):
     def launch(self, kernel: Any, grid: tuple[int, int, int], arguments: Mapping[str, Any]) -> None:
         self.launches += 1
         self.programs += prod(grid)
+
+
+class _Grids:
+    """Takes over launches, counts them and their programs, and runs none."""
+
+    def __init__(self) -> None:
+        self.launches = self.programs = 0
+
+    def launch(self, launched: Launched) -> None:
+        self.launches += 1
+        self.programs += prod(launched.grid)
+
+    def configuration(self, candidates: Sequence[Any], kernel: Any, arguments: Mapping[str, Any]) -> Any:
+        return candidates[0]
+
+
+def shares_larger_work(function: Callable[..., Any], larger: Iterable[Inputs]) -> bool:
+    """Return whether a launch has several programs on some of these inputs. No kernel runs."""
+    for inputs in larger:
+        grids = _Grids()
+        with suppress(Exception), handing_over(grids):
+            called(function, inputs)
+        if grids.programs > grids.launches:
+            return True
+    return False
 
 
 def key_too_coarse(function: Callable[..., Any], calls: Sequence[TracedCall]) -> str | None:
@@ -77,11 +103,16 @@ def view_in_place_of_matrix(outputs: Sequence[Tensor], wanted: Sequence[Tensor])
 
 
 def too_little_parallel(
-    calls: Sequence[TracedCall], model: Callable[..., Any], inputs: Sequence[Inputs], goals: Collection[str]
+    calls: Sequence[TracedCall],
+    model: Callable[..., Any],
+    inputs: Sequence[Inputs],
+    goals: Collection[str],
+    shares: Callable[[], bool],
 ) -> str | None:
     """Return the message for a launch per row, or for one program that does everything.
 
     The model's launches on the same inputs are the measure. `goals` are the metrics that the exercise judges itself.
+    `shares` tells whether larger inputs have several programs: then only the tried sizes fit into one.
     """
     launches = [sum(kernel.launches for kernel in call.kernels) for call in calls]
     programs = [sum(kernel.programs for kernel in call.kernels) for call in calls]
@@ -97,7 +128,7 @@ def too_little_parallel(
     if "programs" not in goals and launches == programs:  # every launch has one program, on all inputs
         largest = max(range(len(calls)), key=lambda number: _elements(inputs[number]))
         usual = _counted(model, inputs[largest]).programs
-        if usual >= _FEW_PROGRAMS and usual > launches[largest]:
+        if usual >= _FEW_PROGRAMS and usual > launches[largest] and not shares():
             return (
                 "The result is right, but one program does all the work, at every size. A GPU has a hundred "
                 f"multiprocessors and more, and each takes other programs. The model solution uses {usual} here. "
