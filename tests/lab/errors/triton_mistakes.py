@@ -241,5 +241,6 @@ FILES = (
     ("nothing-saved", function_with(SAVE="pass")),
     ("saves-no-tensor", function_with(SAVE="ctx.save_for_backward(x, factor)")),
     ("function-without-apply", function_with(CALL="ScaleFunction(x, 2.0).sum()")),
+    ("forward-without-apply", function_with(CALL="ScaleFunction.forward(None, x, 2.0)")),
     ("module-without-super", function_with(CALL=_MODULE)),
 )
