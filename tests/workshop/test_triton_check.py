@@ -361,3 +361,10 @@ def test_compiling_ahead_follows_the_sweep_and_survives_errors(tmp_path: Path, m
     assert not set(cache.rglob("*.cubin"))
     TritonCheck(exercise, exercise.solution).compile_ahead()
     assert len(set(cache.rglob("*.cubin"))) >= 6
+
+
+def test_error_at_right_is_explained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where a check runs
+    source = (BUILT_IN / "autograd" / "solution.py").read_text()
+    message = verdict_on(changed("ctx.save_for_backward(x)", "pass", source), tmp_path, "autograd", hidden=()).message
+    assert message.count("Call ctx.save_for_backward") == 1

@@ -174,8 +174,6 @@ def wrong_result(what: str, message: str, file: Path) -> str:
             f"The result is right, but no gradient reaches {name}. Autograd knows a torch.autograd.Function only if it "
             "is called by `.apply`, and its backward returns one gradient for each input."
         )
-    if re.match(r"\w+(Error|Exception): ", message) and (known := explain(message)):
-        message = f"{_capital(message).removesuffix('.')}. {known.text}"
     start = f"The result is right, but the gradient of {name} is wrong. " if kind == "gradient" else ""
     return f"{start}{_capital(message).removesuffix('.')}.{'' if place is None else _code(file, int(place[1]))}"
 

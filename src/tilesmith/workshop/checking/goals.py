@@ -78,9 +78,9 @@ def _total(figure: Callable[[Kernel], float]) -> Metric:
 
 def _missing_masks(call: TracedCall, goal: Goal) -> Measured:
     """Return the number of accesses that need a mask and have none, and their lines."""
-    lines = [finding.line for kernel in call.kernels for finding in kernel.findings if finding.kind == "missing-mask"]
-    found = _listed(sorted(set(lines)))
-    return Measured(len(lines), f"line{'s' if len(set(lines)) > 1 else ''} {found}" if lines else "")
+    found = [finding for kernel in call.kernels for finding in kernel.findings if finding.kind == "missing-mask"]
+    lines = sorted({finding.line for finding in found if finding.line is not None})
+    return Measured(len(found), f"line{'s' if len(lines) > 1 else ''} {_listed(lines)}" if lines else "")
 
 
 def _bank_conflicts(facts: TargetFacts) -> float:
