@@ -60,6 +60,14 @@ def test_example_prints_what_readme_shows(code: str, shown: str, request: pytest
     assert matches(ran.stdout, shown), f"README shows\n{shown}\nbut the example prints\n{ran.stdout}"
 
 
+@pytest.mark.usefixtures("forked")
+def test_python_of_the_first_ten_minutes_runs() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "start.md").read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    made = subprocess.run([sys.executable, "-c", "".join(blocks)], capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+
+
 def test_comparison_of_outputs_sees_a_difference() -> None:
     assert matches("a.py:12 [x]\nmore\nlast", "a.py:34 [x]\n...")
     assert not matches("a.py:12 [x]\nmore", "a.py:12 [x]")

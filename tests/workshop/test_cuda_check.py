@@ -94,6 +94,7 @@ def test_launch_with_too_many_threads_is_an_error(
     verdict = check_of(reduction, tmp_path, ("const int THREADS = 64;", "const int THREADS = 2048;")).verdict()
     assert verdict.stage == "runs"
     assert "invalid configuration" in verdict.message
+    assert "a block has 1 to 1,024 threads" in verdict.message
 
 
 def verdict(exercise: Exercise, folder: Path, *changes: tuple[str, str]) -> Verdict:

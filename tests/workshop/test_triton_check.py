@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from tilesmith.toolchain.compiler import DEFAULT_TARGETS
+from tilesmith.workshop.checking.evaded_work import one_element_at_a_time
+from tilesmith.workshop.checking.loading import load_module
+from tilesmith.workshop.checking.traced_call import trace_call
 from tilesmith.workshop.checking.triton_check import TritonCheck
 from tilesmith.workshop.checking.verdict import Verdict
 from tilesmith.workshop.course.catalogue import BUILT_IN, Catalogue
@@ -76,6 +81,9 @@ def test_every_solution_passes_with_all_goals_met(name: str, tmp_path: Path) -> 
         ("    return out", "    return torch.add(x, y)", "runs", ["vector_add.py:21", "PyTorch", "`add`"]),
         ("    return out", "    return out.clone()", "runs", ["does not come from a kernel"]),
         ("    add_kernel[", "    0 and add_kernel[", "runs", ["No kernel was launched"]),
+        ("BLOCK_SIZE = 256", "BLOCK_SIZE = 512", "runs", ["launched with the grid (0, 1, 1)", "no program"]),
+        ("tl.load(x_ptr", "tl.laod(x_ptr", "compiles", ["vector_add.py:11", "Did you mean tl.load?"]),
+        ("return out", "return outt", "runs", ["vector_add.py:21", "Did you mean out?"]),
         ("x_ptr + offsets)", "out_ptr + offsets)", "runs", ["loads out_ptr[0], which nobody has written"]),
         ("x + y)", "x - y)", "right", ["program (0, 0, 0) of add_kernel, vector_add.py:13", "tl.store(out_ptr"]),
         ("    tl.store(", "    tl.store(x_ptr + offsets, x + 1)\n    tl.store(", "right", ["changes its input"]),
@@ -277,6 +285,64 @@ def test_right_result_that_evades_the_work_fails(
     assert words in verdict.message
 
 
+FOUR_ROWS_PER_PROGRAM = (
+    ("tl.program_id(0)", "tl.program_id(0) * 4 + tl.arange(0, 4)[:, None]"),
+    ("tl.arange(0, BLOCK_SIZE)", "tl.arange(0, BLOCK_SIZE)[None, :]"),
+    ("mask = column < columns", "mask = (row < rows) & (column < columns)"),
+    ("(x_ptr, out_ptr, columns,", "(x_ptr, out_ptr, rows, columns,"),
+    ("(x, out, columns,", "(x, out, rows, columns,"),
+    ("[(rows,)]", "[(triton.cdiv(rows, 4),)]"),
+    ("axis=0)", "axis=1)[:, None]"),
+)
+
+
+def test_several_rows_per_program_pass(tmp_path: Path) -> None:
+    source = (BUILT_IN / "softmax" / "solution.py").read_text()
+    for old, new in FOUR_ROWS_PER_PROGRAM:
+        source = changed(old, new, source)
+    verdict = verdict_on(source, tmp_path, "softmax", hidden=())
+    assert verdict.passed, verdict.message
+
+
+def test_kernel_of_single_elements_is_told_to_use_blocks(tmp_path: Path) -> None:
+    inputs, told = {"x": torch.ones(8), "y": torch.ones(8)}, []
+    for size in (1, 8):
+        file = tmp_path / f"block_{size}.py"
+        file.write_text(changed("BLOCK_SIZE = 256", f"BLOCK_SIZE = {size}"))
+        function = load_module(file).vector_add
+        call = trace_call(function, inputs, file, targets=DEFAULT_TARGETS[:1])
+        told.append((call, function))
+    (single, _), (block, model) = told
+    assert "every load moves one element, from line 11 on" in (one_element_at_a_time(single, model, inputs) or "")
+    assert one_element_at_a_time(block, model, inputs) is None
+
+
+@pytest.mark.slow
+def test_check_refuses_single_elements(tmp_path: Path) -> None:
+    verdict = verdict_on(changed("BLOCK_SIZE = 256", "BLOCK_SIZE = 1"), tmp_path, hidden=())
+    assert (verdict.passed, verdict.stage) == (False, "goals"), verdict.message
+    assert "every load moves one element" in verdict.message
+
+
+def test_store_whose_mask_is_never_true_is_named(tmp_path: Path) -> None:
+    source = changed("x + y)", "x + y, mask=offsets < 0)")
+    message = verdict_on(source, tmp_path, hidden=()).message
+    assert "vector_add.py:13" in message
+    assert "the mask of the store is False there" in message
+
+
+def test_missing_mask_is_named_with_its_line(tmp_path: Path) -> None:
+    source = (BUILT_IN / "masks" / "solution.py").read_text()
+    clamped = changed("x_ptr + offsets, mask=mask)", "x_ptr + tl.minimum(offsets, n_elements - 1))", source)
+    assert "missing_masks is 1 (line 12)" in verdict_on(clamped, tmp_path, "masks", hidden=()).message
+
+
+def test_layout_of_a_hidden_case_is_said_in_words(tmp_path: Path) -> None:
+    source = (BUILT_IN / "rms-norm" / "wrong" / "ignores_the_stride.py").read_text()
+    verdict = verdict_on(source, tmp_path, "rms-norm", hidden=["one-column"])
+    assert "row-strided (gaps between the rows in memory)" in verdict.message
+
+
 def test_torch_in_a_test_of_the_learner_is_allowed(tmp_path: Path) -> None:
     source = f"{SOLUTION}\n\ndef test():\n    assert torch.equal(vector_add(x, x), torch.add(x, x))\n"
     assert verdict_on(source, tmp_path).passed
@@ -301,3 +367,10 @@ def test_compiling_ahead_follows_the_sweep_and_survives_errors(tmp_path: Path, m
     assert not set(cache.rglob("*.cubin"))
     TritonCheck(exercise, exercise.solution).compile_ahead()
     assert len(set(cache.rglob("*.cubin"))) >= 6
+
+
+def test_error_at_right_is_explained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where a check runs
+    source = (BUILT_IN / "autograd" / "solution.py").read_text()
+    message = verdict_on(changed("ctx.save_for_backward(x)", "pass", source), tmp_path, "autograd", hidden=()).message
+    assert message.count("Call ctx.save_for_backward") == 1

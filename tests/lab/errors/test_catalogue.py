@@ -13,7 +13,7 @@ import torch
 from triton_mistakes import BODIES, FILES, LAUNCHES
 
 import tilesmith as ts
-from tilesmith.lab.errors import CATALOGUE, explain, with_explanation
+from tilesmith.lab.errors import CATALOGUE, did_you_mean, explain, with_explanation
 from tilesmith.toolchain.interpreter import interpreting
 
 FILE = """import math
@@ -124,10 +124,42 @@ def test_chained_comparison_of_older_triton_is_explained() -> None:
     assert text_of("chained-comparison") in with_explanation("simultaneous multiple comparison is not supported")
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("launch-needs-gpu", "RuntimeError: 0 active drivers ([]). There should only be one."),
+        ("tensor-needs-gpu", "AssertionError: Torch not compiled with CUDA enabled (own.py:20)"),
+        ("no-keyboard", "EOFError: EOF when reading a line"),
+        ("no-keyboard", "BdbQuit"),
+        ("descriptor-alignment", "AssertionError: stride must be 16-byte aligned"),
+        ("block-pointer", "Block pointers have been removed in favor of the tensor descriptor API"),
+    ],
+)
+def test_error_that_depends_on_machine_or_release_is_explained(name: str, message: str) -> None:
+    assert text_of(name) in with_explanation(message)
+
+
+@pytest.mark.parametrize(
+    ("message", "meant"),
+    [
+        ("module 'triton.language' has no attribute 'laod'", "Did you mean tl.load?"),
+        ("AttributeError: module 'torch' has no attribute 'emtpy_like'", "Did you mean torch.empty_like?"),
+        ("NameError('offset is not defined')", "Did you mean offsets?"),
+        ("NameError: name 'x_prt' is not defined", "Did you mean x_ptr?"),
+        ("NameError: name 'abs' is not defined", ""),
+        ("module 'triton.language' has no attribute 'matmul'", ""),
+        ("no name at all", ""),
+    ],
+)
+def test_misspelt_name_gets_the_name_it_resembles(message: str, meant: str) -> None:
+    assert did_you_mean(message, "def kernel(x_ptr, n):\n    offsets = n\n") == meant
+
+
 def test_catalogue_has_forty_entries_with_a_test_each() -> None:
     names = [one.name for one in CATALOGUE]
     assert len(names) == len(set(names)) >= 40
-    apart = {"foreign-function", "bad-operand", "chained-comparison"}  # the tests below
+    apart = {"foreign-function", "bad-operand", "chained-comparison"}  # the tests above and below
+    apart |= {"launch-needs-gpu", "tensor-needs-gpu", "no-keyboard", "descriptor-alignment", "block-pointer"}
     apart.add("helper-without-jit")  # inspect says that: tests/lab/inspect/test_foreign_scripts.py
     about_triton = {name for name in names if not name.startswith("cuda-")}  # the others: test_cuda_errors.py
     assert {name for name, _ in (*BODIES, *LAUNCHES, *FILES)} | apart == about_triton

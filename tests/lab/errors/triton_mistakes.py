@@ -51,6 +51,11 @@ BODIES = (
     ("python-reduction", "@L\ntl.store(out_ptr, sum(x))"),
     ("python-reduction", "@L\ntl.store(out_ptr, max(x))"),
     ("range-as-block", "x = tl.load(x_ptr + range(BLOCK))\n@S"),
+    ("range-as-block", "x = tl.load(x_ptr + (offsets + range(0, BLOCK)))\n@S"),
+    ("not-called", "x = tl.load(x_ptr + tl.program_id * BLOCK)\n@S"),
+    ("not-called", "@L\nx = x * tl.exp\n@S"),
+    ("foreign-value", "x = tl.load(x_ptr + (tl.program_id(0) * BLOCK + torch.arange(0, BLOCK)))\n@S"),
+    ("foreign-value", "x = tl.load(x_ptr + (tl.program_id(0) * BLOCK + np.arange(0, BLOCK)))\n@S"),
     ("list", "@L\nrows = []\nfor i in range(4):\n    rows.append(x)\n@S"),
     ("list", "@L\nrows = [x for i in range(4)]\n@S"),
     ("list", "x = list((BLOCK,), dtype=tl.float32)\n@S"),
@@ -236,5 +241,6 @@ FILES = (
     ("nothing-saved", function_with(SAVE="pass")),
     ("saves-no-tensor", function_with(SAVE="ctx.save_for_backward(x, factor)")),
     ("function-without-apply", function_with(CALL="ScaleFunction(x, 2.0).sum()")),
+    ("forward-without-apply", function_with(CALL="ScaleFunction.forward(None, x, 2.0)")),
     ("module-without-super", function_with(CALL=_MODULE)),
 )

@@ -1,13 +1,15 @@
 """Right results that evade the exercise's work, or hold only for one size.
 
-Examples: a view in place of a new matrix, one program that does everything, a launch per row, PyTorch for other sizes.
+Examples: a view in place of a new matrix, one program that does everything, a launch per row, one element at a time,
+PyTorch for other sizes.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from math import prod
 from typing import Any
 
@@ -16,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tilesmith.spec import Inputs, called
-from tilesmith.toolchain.interpreter import Observer, interpreting
+from tilesmith.toolchain.interpreter import Access, Launched, Observer, handing_over, interpreting
 from tilesmith.toolchain.interpreter.running import Autotuner
 from tilesmith.workshop.checking.traced_call import NO_ARITHMETIC, TracedCall, Tuned
 
@@ -29,14 +31,44 @@ _FEW_PROGRAMS = 4  # of the model: with fewer, one program is no shame
 
 
 class _Launches(Observer):
-    """Counts launches and their programs."""
+    """Counts launches, their programs, and the lanes of the widest access."""
 
     def __init__(self) -> None:
-        self.launches = self.programs = 0
+        self.launches = self.programs = self.lanes = 0
+
+    def load(self, access: Access) -> None:
+        self.lanes = max(self.lanes, access.mask.size)
+
+    store = atomic = load
 
     def launch(self, kernel: Any, grid: tuple[int, int, int], arguments: Mapping[str, Any]) -> None:
         self.launches += 1
         self.programs += prod(grid)
+
+
+class _Grids:
+    """Takes over launches, counts them and their programs, and runs none."""
+
+    def __init__(self) -> None:
+        self.launches = self.programs = 0
+
+    def launch(self, launched: Launched) -> None:
+        self.launches += 1
+        self.programs += prod(launched.grid)
+
+    def configuration(self, candidates: Sequence[Any], kernel: Any, arguments: Mapping[str, Any]) -> Any:
+        return candidates[0]
+
+
+def shares_larger_work(function: Callable[..., Any], larger: Iterable[Inputs]) -> bool:
+    """Return whether a launch has several programs on some of these inputs. No kernel runs."""
+    for inputs in larger:
+        grids = _Grids()
+        with suppress(Exception), handing_over(grids):
+            called(function, inputs)
+        if grids.programs > grids.launches:
+            return True
+    return False
 
 
 def key_too_coarse(function: Callable[..., Any], calls: Sequence[TracedCall]) -> str | None:
@@ -71,11 +103,16 @@ def view_in_place_of_matrix(outputs: Sequence[Tensor], wanted: Sequence[Tensor])
 
 
 def too_little_parallel(
-    calls: Sequence[TracedCall], model: Callable[..., Any], inputs: Sequence[Inputs], goals: Collection[str]
+    calls: Sequence[TracedCall],
+    model: Callable[..., Any],
+    inputs: Sequence[Inputs],
+    goals: Collection[str],
+    shares: Callable[[], bool],
 ) -> str | None:
     """Return the message for a launch per row, or for one program that does everything.
 
     The model's launches on the same inputs are the measure. `goals` are the metrics that the exercise judges itself.
+    `shares` tells whether larger inputs have several programs: then only the tried sizes fit into one.
     """
     launches = [sum(kernel.launches for kernel in call.kernels) for call in calls]
     programs = [sum(kernel.programs for kernel in call.kernels) for call in calls]
@@ -91,13 +128,26 @@ def too_little_parallel(
     if "programs" not in goals and launches == programs:  # every launch has one program, on all inputs
         largest = max(range(len(calls)), key=lambda number: _elements(inputs[number]))
         usual = _counted(model, inputs[largest]).programs
-        if usual >= _FEW_PROGRAMS and usual > launches[largest]:
+        if usual >= _FEW_PROGRAMS and usual > launches[largest] and not shares():
             return (
                 "The result is right, but one program does all the work, at every size. A GPU has a hundred "
                 f"multiprocessors and more, and each takes other programs. The model solution uses {usual} here. "
                 "Divide the work by tl.program_id."
             )
     return None
+
+
+def one_element_at_a_time(call: TracedCall, model: Callable[..., Any], inputs: Inputs) -> str | None:
+    """Return the message for kernels that load and store single elements only, where the model moves blocks."""
+    accesses = [one for kernel in call.kernels for one in kernel.accesses]
+    if not accesses or any(prod(one.shape) > 1 for one in accesses) or _counted(model, inputs).lanes == 1:
+        return None
+    first = min(accesses, key=lambda one: one.line)
+    return (
+        f"The result is right, but every {first.kind} moves one element, from line {first.line} on. The warps of a "
+        "program then do the same work 128 times over. Work on blocks: with offsets from tl.arange, one tl.load reads "
+        "them all, and no loop over elements is needed."
+    )
 
 
 def torch_for_other_sizes(source: str, function: str, allow: Collection[str]) -> tuple[int, str] | None:

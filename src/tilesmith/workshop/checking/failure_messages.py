@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tilesmith.lab.errors import explain
+from tilesmith.lab.errors import did_you_mean, explain
 from tilesmith.lab.inspect.model import Finding
 from tilesmith.spec import described
 from tilesmith.toolchain.interpreter.driver import CompiledStandIn
@@ -23,6 +23,7 @@ _ONLY_TRITON = (
 )
 _FOREIGN = re.compile(r"Unsupported function referenced: <(?:built-in method |function )?(\S+)")
 _NOT_TRITON = re.compile(r"not defined|[Uu]nsupported|no attribute|not supported|global variable")
+_FOREIGN_CALL = re.compile(r"(?<![\w.])(torch|np|numpy|math)\.\w+\(")
 _NO_MEMORY = re.compile(r"tried to allocate (\d+) bytes")
 
 
@@ -31,8 +32,10 @@ def not_compiled(call: TracedCall, file: Path) -> str | None:
     for finding in _findings(call, "compile-error"):
         reason = _plain(finding.message)[:_MOST_REASON].removesuffix(".")
         known = explain(finding.message, finding.code)
-        lesson = known.text if known else _ONLY_TRITON if _NOT_TRITON.search(reason) else ""
-        return f"{_quoted(finding)}{reason}.\n{lesson}".rstrip()
+        is_foreign = _NOT_TRITON.search(reason) or _FOREIGN_CALL.search(finding.code or "")
+        lesson = known.text if known else _ONLY_TRITON if is_foreign else ""
+        meant = did_you_mean(finding.message, file.read_text(encoding="utf-8", errors="replace"))
+        return f"{_quoted(finding)}{reason}.\n{' '.join(filter(None, [meant, lesson]))}".rstrip()
     foreign = _FOREIGN.search(str(call.error)) if isinstance(call.error, RuntimeError) else None
     if foreign is not None:
         place = _call_of(foreign[1], file)
@@ -62,7 +65,13 @@ def _reasons(call: TracedCall, file: Path) -> Iterator[str]:
     # Masked lanes without `other` fail even where zeros are right: a GPU promises no zeros.
     for finding in (*(one for kernel in call.kernels for one in kernel.errors), *_findings(call, "undefined")):
         yield f"{_quoted(finding)}{finding.message}.\n{finding.advice}"
-    if not call.kernels:
+    if call.empty_grid is not None:
+        name, grid = call.empty_grid
+        yield (
+            f"{name} is launched with the grid {grid}, so with no program: nothing runs. `//` rounds down, to 0 where "
+            "the size is smaller than the block. triton.cdiv rounds up."
+        )
+    elif not call.kernels:
         yield (
             "No kernel was launched: the function returned without launching one. A launch looks like "
             "kernel[grid](arguments), where the grid is the number of programs."
@@ -96,14 +105,14 @@ def torch_call_for_other_sizes(file: Path, line: int, name: str) -> str:
 def _unwritten(call: TracedCall) -> Iterator[str]:
     for output in call.outputs:
         missing = call.stored.unwritten(output)
-        if len(missing) and len(missing) == output.numel():
+        store = call.stored.masked_off(output, missing) if len(missing) else None
+        if len(missing) and len(missing) == output.numel() and store is None:
             yield (
                 "The result does not come from a kernel: no element holds a value that a kernel stored. Return the "
                 "tensor that the kernel's tl.store writes."
             )
         elif len(missing):
             twice = next((f"\n{_capital(one.message)}." for one in _findings(call, "race")), "")
-            store = call.stored.masked_off(output, missing)
             question = (
                 "Which elements does each program handle? Are there enough programs for all elements?"
                 if store is None
@@ -126,7 +135,9 @@ def _raised(error: BaseException, file: Path) -> str:
         return f"Your file ends Python with sys.exit: {_place(error, file)}. Remove this call."
     place = _place(error, file)
     known = explain(text, linecache.getline(str(file), int(place.rpartition(":")[2] or 0)) if ":" in place else "")
-    return f"{place} raises {text}" + (f".\n{known.text}" if known else "")
+    meant = did_you_mean(text, file.read_text(encoding="utf-8", errors="replace"))
+    lesson = " ".join(filter(None, [meant, known.text if known else ""]))
+    return f"{place} raises {text}" + (f".\n{lesson}" if lesson else "")
 
 
 def exception_while_importing(error: BaseException, file: Path) -> str:

@@ -76,6 +76,13 @@ def _total(figure: Callable[[Kernel], float]) -> Metric:
     return lambda call, goal: Measured(sum(map(figure, call.kernels)))
 
 
+def _missing_masks(call: TracedCall, goal: Goal) -> Measured:
+    """Return the number of accesses that need a mask and have none, and their lines."""
+    found = [finding for kernel in call.kernels for finding in kernel.findings if finding.kind == "missing-mask"]
+    lines = sorted({finding.line for finding in found if finding.line is not None})
+    return Measured(len(found), f"line{'s' if len(lines) > 1 else ''} {_listed(lines)}" if lines else "")
+
+
 def _bank_conflicts(facts: TargetFacts) -> float:
     """Return the wavefronts of shared memory beyond the fewest possible."""
     return sum(access.wavefronts - access.ideal_wavefronts for access in facts.shared_accesses)
@@ -100,7 +107,7 @@ METRICS: dict[str, Metric] = {
     "programs": _total(lambda one: one.programs),
     "bytes_moved": _total(lambda one: one.bytes),
     "candidates": lambda call, goal: Measured(len(call.candidates)),
-    "missing_masks": _total(lambda one: sum(finding.kind == "missing-mask" for finding in one.findings)),
+    "missing_masks": _missing_masks,
 }
 
 

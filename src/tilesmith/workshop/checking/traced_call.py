@@ -24,6 +24,7 @@ from tilesmith.lab.inspect.session import Session
 from tilesmith.spec import Inputs, called
 from tilesmith.toolchain.compiler import DEFAULT_TARGETS, Target
 from tilesmith.toolchain.interpreter import Access, Observer, OutOfBounds, interpreting
+from tilesmith.toolchain.interpreter.running import Launched
 
 SECONDS_TO_TRACE = 60.0  # enough for all programs: the sizes of exercises are small
 
@@ -138,10 +139,16 @@ class Tuned:
 
 @dataclass
 class _Session(Session):
-    """A session that also records an autotuner's configurations, and the arguments that they are for."""
+    """A session that also records empty grids, and an autotuner's configurations and their arguments."""
 
     candidates: tuple[Any, ...] = ()
     tuned: Tuned | None = None
+    empty_grid: tuple[str, tuple[int, int, int]] | None = None
+
+    def launch(self, launched: Launched) -> Any:
+        if 0 in launched.grid:
+            self.empty_grid = launched.kernel.__name__, launched.grid
+        return super().launch(launched)
 
     def configuration(self, candidates: Sequence[Any], kernel: Any, arguments: Mapping[str, Any]) -> Any:
         self.candidates = tuple(candidates)
@@ -153,11 +160,16 @@ class _Session(Session):
 
 @dataclass
 class TracedCall:
-    """The trace of one call. `candidates` are the configurations of an autotuner, if there is one."""
+    """The trace of one call.
+
+    `candidates` are the configurations of an autotuner, if there is one. `empty_grid` is the kernel and the grid of a
+    launch without programs.
+    """
 
     inspection: Inspection | None = None
     candidates: tuple[Any, ...] = ()
     tuned: Tuned | None = None
+    empty_grid: tuple[str, tuple[int, int, int]] | None = None
     outputs: list[Tensor] = field(default_factory=list)
     returned: Any = None
     error: BaseException | None = None
@@ -198,7 +210,7 @@ def trace_call(
     except BaseException as error:
         call.error = error
     call.inspection = inspection_of(session, script=file.name)
-    call.candidates, call.tuned = session.candidates, session.tuned
+    call.candidates, call.tuned, call.empty_grid = session.candidates, session.tuned, session.empty_grid
     call.torch_calls = tuple(calls.found)
     returned = call.returned if isinstance(call.returned, list | tuple) else [call.returned]
     call.outputs = [one for one in returned if isinstance(one, Tensor)]

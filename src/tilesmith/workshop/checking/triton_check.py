@@ -30,6 +30,14 @@ from tilesmith.workshop.checking.traced_call import TracedCall, trace_call
 from tilesmith.workshop.checking.unfinished_code import first_problem
 from tilesmith.workshop.course.exercise import Exercise, ExerciseError, Goal, Size
 
+_LARGER = 16  # times a size, to see whether more programs share more work
+_LAYOUT_IN_WORDS = {
+    "row-strided": "row-strided (gaps between the rows in memory)",
+    "transposed": "transposed (the strides exchanged)",
+    "offset": "offset (the tensor begins in the middle of its memory)",
+    "expanded": "expanded (one row, seen many times)",
+}
+
 
 class TritonCheck(StagedCheck):
     """A check of one Triton file."""
@@ -211,7 +219,10 @@ class TritonCheck(StagedCheck):
         if coarse is not None:
             raise StageFailure("goals", coarse)
         model = model_spec(exercise).op
-        reason = evaded_work.too_little_parallel(calls, model, inputs, {goal.metric for goal in exercise.goals})
+        goals = {goal.metric for goal in exercise.goals}
+        reason = evaded_work.too_little_parallel(calls, model, inputs, goals, lambda: self._shares_larger_work(trials))
+        largest = max(range(len(calls)), key=lambda number: sum(one.programs for one in calls[number].kernels))
+        reason = reason or evaded_work.one_element_at_a_time(calls[largest], model, inputs[largest])
         if reason is not None:
             raise StageFailure("goals", reason)
         allow = {*exercise.allow} - {*exercise.forbid}
@@ -219,6 +230,16 @@ class TritonCheck(StagedCheck):
         found = evaded_work.torch_for_other_sizes(source, exercise.function, allow)
         if found is not None:
             raise StageFailure("runs", failure_messages.torch_call_for_other_sizes(self.file, *found))
+
+    def _shares_larger_work(self, trials: Sequence[Trial]) -> bool:
+        """Return whether several programs share the work where one size of a trial is larger."""
+        larger = (
+            seeded_inputs(replace(trial, case=Case(trial.case.name, **{**trial.case.sizes, name: _LARGER * size})), 0)
+            for trial in trials[:1]
+            for name, size in trial.case.sizes.items()
+            if isinstance(size, int)
+        )
+        return evaded_work.shares_larger_work(self.spec.op, larger)
 
     def _worst_over_candidates(self, goal: Goal) -> Measured:
         """Return the value of a goal; with an autotuner, that of the first configuration that misses the goal."""
@@ -252,7 +273,8 @@ class TritonCheck(StagedCheck):
         """Return a reason with the sizes that were tried: which sizes fail explains a lot."""
         dtype = str(trial.dtype).removeprefix("torch.")
         shown = trial.case.name in {size.name for size in self.exercise.visible}
-        extra = "" if shown else f", {dtype}, {trial.layout.name}: a case that the page does not list"
+        layout = _LAYOUT_IN_WORDS.get(trial.layout.name, trial.layout.name)
+        extra = "" if shown else f", {dtype}, {layout}: a case that the page does not list"
         return f"{reason}\n(tried with {_sizes(trial.case.sizes)}{extra})"
 
 

@@ -58,6 +58,10 @@ _ONE_THREAD = (
     "The result is right, but one thread does all the work, and a GPU has tens of thousands. Let each thread compute "
     "its own element: its number is blockIdx.x * blockDim.x + threadIdx.x."
 )
+_CONFIGURATION = (
+    "A launch is refused: a grid has at least one block, and a block has 1 to 1,024 threads and at most 48 KB of "
+    "shared memory. Look at the numbers between <<< and >>>."
+)
 _LESSONS = {
     "buffer-overflow": _OUTSIDE,
     "use-after-free": _OUTSIDE,  # far outside, in memory that was freed
@@ -287,7 +291,8 @@ class CudaCheck(StagedCheck):
         """Return the sanitizer's finding with the learner's line and its meaning."""
         kind = _WARNINGS.search(report)
         if kind is None:
-            return f"The program ended with status {status}: {report.strip()[:300]}"
+            lesson = f".\n{_CONFIGURATION}" if "invalid configuration" in report else ""
+            return f"The program ended with status {status}: {report.strip()[:300]}{lesson}"
         lesson = next((text for word, text in _LESSONS.items() if word in kind[0]), "")
         return f"{self._quoted(report)}{kind[0]}. {lesson}".rstrip()
 
