@@ -37,7 +37,7 @@ from tilesmith.toolchain.interpreter import (
     is_interpreting,
     patches,
 )
-from tilesmith.toolchain.interpreter.memory import is_user_code
+from tilesmith.toolchain.interpreter.observing.positions import is_user_code
 from tilesmith.toolchain.versions import triton_version
 
 BLOCK = 64
@@ -742,7 +742,7 @@ def test_wait_for_a_later_program_is_named_with_its_line(volatile: bool, monkeyp
     monkeypatch.setattr(patches, "MOST_POLLS", 20)
     with (
         interpreting(),
-        pytest.raises(KernelError, match=r"waits for later programs: .*\.py:\d+\), program \(0, 0, 0\)"),
+        pytest.raises(KernelError, match=r"how to wait for later programs: .*\.py:\d+\), program \(0, 0, 0\)"),
     ):
         waits_for_a_later_program[(2,)](torch.zeros(3, dtype=torch.int32), VOLATILE=volatile)
 

@@ -33,9 +33,9 @@ from tilesmith.toolchain.interpreter.numerics import (
     values_of,
     widen,
 )  # fmt: skip
-from tilesmith.toolchain.interpreter.observing.observers import Dot, Program
+from tilesmith.toolchain.interpreter.observing.observers import Dot, EndlessWait, Program
 from tilesmith.toolchain.interpreter.observing.positions import kernel_position
-from tilesmith.toolchain.interpreter.ptx import EndlessWait, inline_assembly
+from tilesmith.toolchain.interpreter.ptx import inline_assembly
 from tilesmith.toolchain.interpreter.tiles import TileOperations
 from tilesmith.toolchain.interpreter.values.hints import Hints
 from tilesmith.toolchain.interpreter.values.other_order import reordered

@@ -72,10 +72,6 @@ class UnknownOperation(Exception):
     """The interpreter does not know an operation."""
 
 
-class EndlessWait(UnknownOperation):
-    """A program polls memory that only a later program changes."""
-
-
 def inline_assembly(
     builder: ProgramBuilder, text: str, values: Sequence[Any], kinds: Sequence[Any], pack: int
 ) -> list[Any]:

@@ -22,10 +22,10 @@ from tilesmith.toolchain.interpreter.gluon.machine import DEFAULT_WARPS
 from tilesmith.toolchain.interpreter.host import HostCopies, require_launchable
 from tilesmith.toolchain.interpreter.kernel_arguments import the_gluon_language, the_language, values_in_kernel
 from tilesmith.toolchain.interpreter.memory import Memory
-from tilesmith.toolchain.interpreter.observing.observers import Observer, OutOfBounds, Program
+from tilesmith.toolchain.interpreter.observing.observers import EndlessWait, Observer, OutOfBounds, Program
 from tilesmith.toolchain.interpreter.observing.operations import find_overflows, following
 from tilesmith.toolchain.interpreter.observing.positions import is_user_code
-from tilesmith.toolchain.interpreter.ptx import EndlessWait, UnknownOperation
+from tilesmith.toolchain.interpreter.ptx import UnknownOperation
 from tilesmith.toolchain.interpreter.rewriting import as_jit_function
 from tilesmith.toolchain.interpreter.together.all_programs import CannotFollow, PathRecorder
 from tilesmith.toolchain.interpreter.values.variables import stepping
@@ -318,7 +318,7 @@ def _warps(kernel: Any, arguments: Mapping[str, Any], options: Mapping[str, Any]
 
 def _located(error: Exception, kernel: str, program: Program) -> KernelError:
     """Return the error with the innermost line in the user's source."""
-    if isinstance(error, UnknownOperation) and not isinstance(error, EndlessWait):
+    if isinstance(error, UnknownOperation):
         return KernelError(f"{UNKNOWN} {error}, which {kernel} uses")
     missing = re.search(r"has no attribute 'create_(\w+)'", str(error)) if isinstance(error, AttributeError) else None
     if missing:
@@ -329,5 +329,6 @@ def _located(error: Exception, kernel: str, program: Program) -> KernelError:
         if is_user_code(file):
             place = f" ({file}:{traceback.tb_lineno})"
         traceback = traceback.tb_next
-    wait = f"{UNKNOWN} waits for later programs: " if isinstance(error, EndlessWait) else ""
-    return KernelError(f"{wait}{kernel}{place}, program {program}: {type(error).__name__}: {error}")
+    if isinstance(error, EndlessWait):
+        return KernelError(f"{UNKNOWN} how to wait for later programs: {kernel}{place}, program {program}: {error}")
+    return KernelError(f"{kernel}{place}, program {program}: {type(error).__name__}: {error}")

@@ -204,6 +204,10 @@ class Misuse(Exception):
         self.program, self.file, self.line = program, file, line
 
 
+class EndlessWait(Exception):
+    """A program polls memory that only a later program changes."""
+
+
 class Observer:
     """Sees what interpreted kernels do. Override the methods that you need."""
 
