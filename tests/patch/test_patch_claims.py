@@ -120,7 +120,7 @@ CLAIMS: dict[str, list[str]] = {
     ],
     "Gradient checkpointing, autocast, `model.eval()`, `generate`, `copy.deepcopy`: no extra steps": [
         "behaviour:gradient_checkpointing_gives_the_same_gradients",
-        "parity:autocast_trains_the_same",
+        "parity:autocast_trains_as_exactly_as_unpatched",
         "parity:logits_of_every_family_are_the_same",
         "parity:our_kernels_generate_the_same_tokens",
         "behaviour:copy_is_patched_independently",

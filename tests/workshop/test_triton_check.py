@@ -338,7 +338,7 @@ def test_missing_mask_is_named_with_its_line(tmp_path: Path) -> None:
 
 
 def test_layout_of_a_hidden_case_is_said_in_words(tmp_path: Path) -> None:
-    source = (BUILT_IN / "rms-norm" / "wrong" / "ignores_the_stride.py").read_text()
+    source = wrong_variant("rms-norm", "ignores_the_stride")
     verdict = verdict_on(source, tmp_path, "rms-norm", hidden=["one-column"])
     assert "row-strided (gaps between the rows in memory)" in verdict.message
 

@@ -68,7 +68,7 @@ LANGUAGE_ERRORS = (
       "PyTorch, NumPy and math do not run on a GPU's threads.",
       "Use the function of tl with the same name: tl.exp, tl.sqrt, tl.where."),
     E("foreign-value",
-      r"'(torch|numpy)\.[\w.]+' object has no attribute|'(ndarray|Tensor)'|of type <class '(numpy|torch)\.",
+      r"'(torch|numpy)\.[\w.]+' object has no attribute|'(ndarray|Tensor)'|of type <class '(numpy\.ndarray|torch\.)",
       "PyTorch and NumPy do not run on a GPU's threads, and their tensors cannot enter a kernel by name.",
       "Use the function of tl with the same name: tl.arange, tl.zeros, tl.exp. Pass tensors as arguments of the "
       "launch.",

@@ -13,6 +13,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 
+from tilesmith.storage import write_atomically
 from tilesmith.workshop.checking.verdict import QuestionAnswers, Verdict
 from tilesmith.workshop.course.exercise import Exercise, ExerciseError
 from tilesmith.workshop.course.wrong_variants import FILE, WrongVariant, wrong_variants
@@ -69,7 +70,7 @@ def verify_one(exercise: Exercise, worker: Worker) -> Verified:
     with TemporaryDirectory() as folder:
         program = Path(folder) / exercise.file_name
         for variant in variants:
-            program.write_text(variant.text, encoding="utf-8")
+            write_atomically(program, variant.text)
             problems += _wrong_variant_problems(exercise, variant, program, worker)
     return Verified(exercise, 2 + len(variants), tuple(problems))
 
