@@ -329,7 +329,8 @@ class TestProcess:
         file = written(tmp_path, SIMPLE.replace("return x * 2", "time.sleep(0.1)\n    return x * 2"))
         output = _on_a_terminal([*COMMAND, str(file)])
         assert "double five float32 row-strided" in output
-        assert re.search(r"2/5", output)
+        assert re.search(r"[1-5]/5", output)  # which ones are seen depends on the time that each took
+        assert "6/5" not in output
         assert "all 5 comparisons passed" in output
 
     @pytest.mark.slow

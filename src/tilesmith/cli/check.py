@@ -133,7 +133,8 @@ class _Run:
             case check_child.Tried(results):
                 for result in results:
                     self._note(result)
-                self._progress.advance(self._task)
+                if not self._progress.tasks[0].finished:  # other configurations of a tuner come after the trials
+                    self._progress.advance(self._task)
             case check_child.Finished(configurations, notes):
                 self._summarise(configurations, notes)
             case _:
