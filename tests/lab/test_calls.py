@@ -80,15 +80,16 @@ def test_failures_of_one_mistake_are_one_fault() -> None:
         failure("odd", "element [0, 3] is nan, but must be -1.5", "gradient x"),
         failure("even", "element [1, 3] is 2.5e-07, but must be 4 (off by 4, allowed 0.1)", "gradient x"),
         failure("even", "element [1, 3] is 2.5e-07, but must be 4 (off by 4, allowed 0.1)", "gradient y"),
+        failure("even", "no gradient reaches x", "gradient x"),
     ]
     faults = faults_in(results)
-    assert [len(fault.failures) for fault in faults] == [2, 1, 2, 1]
+    assert [len(fault.failures) for fault in faults] == [2, 1, 2, 1, 1]
     assert str(faults[0]) == (
         "wrong op one float32 contiguous, forward: "
         "kernel (k.py:9), program (0, 0, 0): load from x_ptr[1], which has 1 element\n"
         "    and 1 comparison more: odd; float32; contiguous"
     )
-    assert str(Checked("op", tuple(results))).count("wrong op") == 4
+    assert str(Checked("op", tuple(results))).count("wrong op") == 5
 
 
 @pytest.mark.parametrize(
