@@ -34,6 +34,7 @@ import torch
 from tilesmith.toolchain.compiler import prepare
 from time_limits import end_after
 
+TORCHRUN_STARTS_IN = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
 LONGEST_SECONDS = 300
 """A fork that hangs prints its stacks and ends before the limit of the test that waits for it."""
 
@@ -51,6 +52,8 @@ def forking() -> Iterator[None]:
 
             changed.setattr(multiprocessing, "get_context", forking_context)
             changed.setattr(subprocess, "Popen", Popen)
+            if TORCHRUN_STARTS_IN in sys.modules:  # it has imported Popen by name
+                changed.setattr(sys.modules[TORCHRUN_STARTS_IN], "Popen", Popen)
         yield
 
 

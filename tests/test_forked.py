@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -81,6 +84,15 @@ def test_a_fork_of_a_test_that_hangs_ends_with_it(tmp_path: Path) -> None:
         [sys.executable, "-m", "pytest", *options, "test_hanging.py"], cwd=tmp_path, capture_output=True, text=True
     )
     assert "1 failed, 1 passed" in done.stdout, done.stdout
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="beside a GPU the program is no fork")
+def test_torchrun_forks_where_its_modules_were_imported_before() -> None:
+    launcher: Any = import_module(forked.TORCHRUN_STARTS_IN)
+    with forked.forking():
+        command = [sys.executable, "-c", "import sys; print('pytest' in sys.modules)"]
+        process = launcher.Popen(args=command, env=dict(os.environ), stdout=subprocess.PIPE, text=True)
+        assert process.communicate()[0] == "True\n"
 
 
 def test_another_thread_starts_a_program_of_its_own() -> None:
