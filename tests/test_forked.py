@@ -17,6 +17,7 @@ import torch
 import forked
 
 pytestmark = pytest.mark.usefixtures("forked")
+LAUNCHER: Any = import_module(forked.TORCHRUN_STARTS_IN)  # here, before anything replaces the Popen that it imports
 
 
 def test_a_fork_has_its_own_environment_folder_arguments_and_status(tmp_path: Path) -> None:
@@ -88,11 +89,9 @@ def test_a_fork_of_a_test_that_hangs_ends_with_it(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="beside a GPU the program is no fork")
 def test_torchrun_forks_where_its_modules_were_imported_before() -> None:
-    launcher: Any = import_module(forked.TORCHRUN_STARTS_IN)
-    with forked.forking():
-        command = [sys.executable, "-c", "import sys; print('pytest' in sys.modules)"]
-        process = launcher.Popen(args=command, env=dict(os.environ), stdout=subprocess.PIPE, text=True)
-        assert process.communicate()[0] == "True\n"
+    command = [sys.executable, "-c", "import sys; print('pytest' in sys.modules)"]
+    process = LAUNCHER.Popen(args=command, env=dict(os.environ), stdout=subprocess.PIPE, text=True)
+    assert process.communicate()[0] == "True\n"
 
 
 def test_another_thread_starts_a_program_of_its_own() -> None:
