@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from triton.runtime.cache import triton_key
 
 from forked import forking
 from tilesmith.workshop.checking.verdict import Verdict
@@ -54,6 +55,13 @@ def test_solution_passes_and_its_output_is_shown(worker: Worker, tmp_path: Path)
     assert "looking at torch.Size([256])" in outcome.printed
     assert "\x1b" not in outcome.printed
     assert "title" not in outcome.printed
+
+
+def test_tritons_files_are_hashed_once_for_all_checks(tmp_path: Path) -> None:
+    with forking(), Worker() as started:
+        triton_key.cache_clear()
+        told = checked(started, tmp_path, inside("import triton; print(triton.runtime.cache.triton_key.cache_info())"))
+    assert "currsize=1" in told.printed.partition("\n")[0], told
 
 
 def test_escape_codes_in_a_message_do_not_reach_the_terminal(
