@@ -1,7 +1,6 @@
 """What all Hopper kernels share: warpgroups, mbarriers, and whether a plan may use such a kernel.
 
-Hopper kernels are written in Gluon. The interpreter does not run Gluon, so plans for the CPU and inspected plans use
-the portable kernels.
+Hopper kernels are written in Gluon. Plans for the CPU and interpreted plans use the portable kernels.
 """
 
 from triton.experimental import gluon
@@ -33,3 +32,19 @@ def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
 def hidden_zero():
     """Return a zero that the compiler cannot fold: values computed from it stay in the loop, out of registers."""
     return gl.inline_asm_elementwise("mov.b32 $0, 0;", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def fence_of_proxies():
+    """Order memory accesses of threads and of TMA: those before this fence come before those after it."""
+    gl.inline_asm_elementwise(
+        "fence.proxy.async; mov.b32 $0, 0;", "=r,~{memory}", [], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def wait_until_written():
+    """Wait until this warp's TMA stores and sums are in memory. `tma.store_wait` waits until they have been read."""
+    gl.inline_asm_elementwise(
+        "cp.async.bulk.wait_group 0; mov.b32 $0, 0;", "=r,~{memory}", [], dtype=gl.int32, is_pure=False, pack=1
+    )

@@ -53,6 +53,7 @@ _BINARY: dict[str, Callable[[Array, Array], Array]] = {
 }
 _COMPARISONS = {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "lo": "lt", "ls": "le"}
 _NO_EFFECT = ("fence", "membar", "nanosleep", "griddepcontrol", "bar", "prefetch", "applypriority", "discard")
+_WAITS = ("cp.async.bulk.wait_group", "cp.async.bulk.wait_group.read")  # TMA stores take effect when they start
 _PAIRS = {"cvt.rn.bf16x2.f32": "bf16", "cvt.rn.f16x2.f32": "fp16"}
 
 
@@ -108,7 +109,7 @@ class _Program:
         name, _, rest = instruction.partition(" ")
         parts = name.split(".")
         operands = [one.strip() for one in re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,]+", rest)]
-        if parts[0] in _NO_EFFECT:
+        if parts[0] in _NO_EFFECT or name in _WAITS:
             return
         if parts[0] in ("ld", "st", "red") and "shared" not in parts:
             self._access(parts, operands)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import torch
 import triton
 
-from tilesmith.ops.attention.hopper.backward import GROUPS, KEYS, QUERIES, ROWS, attention_hopper_backward_kernel
+from tilesmith.ops.attention.hopper.backward import attention_hopper_backward_kernel
+from tilesmith.ops.attention.hopper.backward_warps import GROUPS, KEYS, ROWS
+from tilesmith.ops.attention.hopper.dq_sums import DQ_COLUMNS, DQ_ROWS, SUM_COLUMNS, SUM_ROWS
 from tilesmith.ops.attention.hopper.problems import takes_plain_problem
 from tilesmith.ops.attention.kernels.delta import plan_delta
 from tilesmith.ops.attention.kernels.group_parts import number_of_parts, plan_sum_of_parts, with_parts
@@ -20,13 +22,12 @@ from tilesmith.ops.runtime.plan import Operand
 
 @dataclass(frozen=True)
 class HopperBackwardConfig(Config):
-    """A ring of STAGES blocks of queries, and sets of `set_heads` heads. EARLY, ASCENDING: see the kernel.
+    """A ring of STAGES blocks of queries, and sets of `set_heads` heads. ASCENDING: see the kernel.
 
     `least_programs`: groups of heads are split until there are so many programs.
     """
 
     STAGES: int = 2
-    EARLY: bool = False
     ASCENDING: bool = False
     set_heads: int = 16
     least_programs: int = 256
@@ -38,21 +39,26 @@ class HopperBackwardConfig(Config):
 
 
 def hopper_backward_config(problem: Problem) -> HopperBackwardConfig:
-    """Return the default configuration. The figures are TFLOP/s on an H200.
+    """Return the default configuration. The figures are TFLOP/s on an H200, with sets of 1, 2, 4, 8, 16 and 32 heads.
 
-    Causal, b4 h32 s4096 d128: 498 with sets of 8, 460 of 4, 433 of 16, 429 in ascending order. Causal, b4 s2048 d64
-    with 32 heads on 8 key heads: 344 in ascending order with sets of 32, 300 with sets of 16, 313 in descending order;
-    s4096 d128: 438 ascending, 367 descending. Not causal, all programs are equally long: 484 with sets of 16, 427 of 8.
+    Long sequences need small sets, whose queries stay in the L2 cache; short ones large sets, or programs wait for each
+    other. 16,384 tokens of 16 heads of 128: s1024 415, 441, 456, 479, 481, 483; s4096 517, 559, 571, 575, 552, 487;
+    s16384 566, 572, 574, 560, 487. Causal: s1024 374, 374, 373, 376, 374, 366; s4096 521, 525, 508, 525, 440, 343;
+    s16384 544, 549, 509, 405, 339. Causal with 32 heads of 64: s4096 417, 433, 440, 442, 445, 420; s16384 473, 483,
+    482, 448, 395, 341.
 
-    With 2 and 3 stages, in a later run: d128 483 and 491, causal 464 and 469; d64 433 and 419, causal 367 and 358, with
-    32 heads on 8 key heads 340 and 345.
+    GQA, in ascending order, with sets of 16, 32 and 64 key heads. Causal, 32 heads on 8: b4 s2048 d64 307, 353, 377;
+    d128 396, 434, 412; b8 s512 d64 172, 183, 224. In descending order, by an older kernel: b4 s2048 d64 313 in place
+    of 344.
     """
-    wide = problem.head_block == 128
     if problem.group > 1:
-        least = MANY_PROGRAMS if problem.queries >= LONG else HopperBackwardConfig.least_programs
-        return HopperBackwardConfig(STAGES=3, EARLY=not wide, ASCENDING=True, set_heads=32, least_programs=least)
+        if problem.queries >= LONG:
+            return HopperBackwardConfig(ASCENDING=True, set_heads=32, least_programs=MANY_PROGRAMS)
+        return HopperBackwardConfig(ASCENDING=True, set_heads=64)
     is_causal = problem.right != UNBOUNDED
-    return HopperBackwardConfig(STAGES=3 if wide else 2, EARLY=not wide, set_heads=8 if is_causal and wide else 16)
+    programs = 128 if is_causal and problem.head_block == 128 else 256
+    blocks: int = triton.cdiv(problem.keys, int(KEYS.value))
+    return HopperBackwardConfig(set_heads=min(max(programs // blocks, 1), 32))
 
 
 LEAST_LENGTH = 256
@@ -66,6 +72,11 @@ s2048 d128 348, 275, 245, 244, 266; 71 heads on one, b6 s2050 d128 5708, 5420, 5
 more: b8, 32 heads on 8, s512 d64 117, 117, 130, 147, 152."""
 
 
+def _queries_at_a_time(head: int) -> int:
+    """Return the queries of a block for such heads, so that each warpgroup computes one tile of dq."""
+    return int(GROUPS.value) * int(DQ_ROWS.value) * int(DQ_COLUMNS.value) // head
+
+
 def _programs(problem: Problem) -> int:
     blocks: int = triton.cdiv(problem.keys, int(KEYS.value))
     return problem.sequences * problem.key_heads * blocks
@@ -76,14 +87,16 @@ def plan_hopper_backward(task: Gradients) -> tuple[Operand, ...]:
     plan = task.problem.plan
     problem, whole = task.problem, task
     statistics = plan.empty(problem.statistics_shape, problem.statistics_dtype)
-    rows, queries, head = int(ROWS.value), int(QUERIES.value), problem.head_block
-    heads = problem.sequences * problem.heads
-    query_blocks = triton.cdiv(problem.queries, queries)
-    sums = plan.empty((heads, query_blocks, queries * head), torch.float32)
-    counters = plan.empty((heads, query_blocks), torch.int32)
-    plan_delta(plan, task, statistics, counters)
+    head, rows = problem.head_block, int(ROWS.value)
     sizes = head, bucket(problem.queries), bucket(problem.keys), problem.q.dtype
     config = plan.choose(hopper_backward_config(problem), "hopper", *sizes)
+    queries = _queries_at_a_time(head)
+    heads = problem.sequences * problem.heads
+    query_blocks = triton.cdiv(problem.queries, queries)
+    columns = int(SUM_COLUMNS.value)
+    sums = plan.empty((heads * query_blocks * queries * head // columns, columns), torch.float32)
+    counters = plan.empty((heads, query_blocks), torch.int32)
+    plan_delta(plan, task, statistics, counters)
     parts = number_of_parts(problem, _programs(problem), config.least_programs)
     task = with_parts(whole, parts)
     key_heads = parts * problem.sequences * problem.key_heads
@@ -96,9 +109,10 @@ def plan_hopper_backward(task: Gradients) -> tuple[Operand, ...]:
         doutput=task.doutput.gluon_descriptor((1, 1, queries, head)),
         k=problem.k.gluon_descriptor((1, 1, rows, head)), v=problem.v.gluon_descriptor((1, 1, rows, head)),
         dk=task.dk.gluon_descriptor((1, 1, rows, head)), dv=task.dv.gluon_descriptor((1, 1, rows, head)),
-        dq=task.dq.gluon_descriptor((1, 1, queries, head // 2)),
+        dq=task.dq.gluon_descriptor((1, 1, int(DQ_ROWS.value), int(DQ_COLUMNS.value))),
+        sums=sums.gluon_descriptor((int(SUM_ROWS.value), columns)),
         statistics=statistics.seen_as(*in_rows).gluon_descriptor((1, queries)), sums_ptr=sums, counters_ptr=counters,
-        n_key_heads=key_heads, set_heads=min(config.set_heads, key_heads), n_parts=parts, HEAD=head,
+        n_key_heads=key_heads, set_heads=min(config.set_heads, key_heads), n_parts=parts, HEAD=head, QUERIES=queries,
         **{name: known[name] for name in ("n_heads", "group", "query_rows", "key_rows", "right", "scale")},
     )  # fmt: skip
     plan_sum_of_parts(whole, task, parts)

@@ -1,0 +1,225 @@
+"""The warps of `backward.py` that move data: one loads, one waits for its turn to add dq, one adds and stores.
+
+Also what they share with the warpgroups that compute: the tiles, the barriers, and the work of a program.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+
+from tilesmith.ops.attention.hopper.dq_sums import DQ_COLUMNS, DQ_ROWS, SUM_ROWS
+from tilesmith.ops.device.hopper import fence_of_proxies, wait_until_written
+from tilesmith.toolchain.gluon import add, fetch, put, reinterpreted, thread_barrier
+
+GROUPS = gl.constexpr(2)  # consumer warpgroups
+ROWS = gl.constexpr(64)  # keys of a warpgroup
+KEYS = gl.constexpr(128)  # of a program
+
+# The mbarriers by their index in `signals`: a tensor for each kind would take a register. Pairs are used in turn.
+KEYS_READY = gl.constexpr(0)
+DS_READY = gl.constexpr(1)
+DONE = gl.constexpr(2)  # dk and dv are in the buffers of keys and values
+MAY_ADD = gl.constexpr(3)  # two: it is this program's turn to add
+COUNTED = gl.constexpr(5)  # two: the counter is up, or dq is stored
+DQ_READY = gl.constexpr(7)  # both warpgroups have their part of dq in shared memory
+DQ_FREE = gl.constexpr(8)  # TMA has read dq
+SLOTS = gl.constexpr(9)  # per stage: q is loaded; then per stage: do is loaded; then per stage: both are free
+
+
+class Sizes(NamedTuple):
+    """The sizes of a call."""
+
+    n_heads: Any  # of queries
+    group: Any  # query heads per key head, or per part of one
+    query_rows: Any
+    key_rows: Any
+    right: Any  # keys that a query sees after its own place
+    n_key_heads: Any  # of all sequences
+    set_heads: Any  # key heads whose programs run at the same time
+
+
+class Form(NamedTuple):
+    """The compile-time constants of the kernel."""
+
+    HEAD: int
+    QUERIES: int  # at a time: as many as dq has rows, if each warpgroup computes one tile of it
+    STAGES: int  # blocks of queries in the ring
+    ASCENDING: bool
+
+
+@gluon.constexpr_function
+def form(head, queries, stages, ascending):
+    return Form(head, queries, stages, ascending)
+
+
+class SharedTiles(NamedTuple):
+    """The tiles in shared memory. Their first axis counts them."""
+
+    queries: Any  # [2 · STAGES, QUERIES, HEAD]: q and do of each stage
+    keys: Any  # [2 · GROUPS, ROWS, HEAD]: keys of each warpgroup, then values; at the end dk and dv
+    ds: Any  # [2 · GROUPS, ROWS, QUERIES]: two turns
+    dq: Any  # [GROUPS, SUM_ROWS, SUM_COLUMNS]: in single precision
+    statistics: Any  # [2 · STAGES, QUERIES]: lse and δ of each stage
+
+
+class Work(NamedTuple):
+    """The work of one program."""
+
+    sequence: Any
+    key_head: Any  # of the sequence
+    block: Any  # of KEYS keys
+    first_block: Any  # the first block of queries that sees the keys
+    n_blocks: Any  # blocks of queries from there on
+
+
+@gluon.jit
+def work_of_program(sizes, FORM: gl.constexpr):
+    """Return the work of this program.
+
+    Programs that run at the same time have the first, or the last, blocks of a set of heads. A set has enough heads
+    that few programs wait for each other, and few enough that their queries stay in the L2 cache. The program with the
+    first keys visits all queries: some may see no key, and their dq is zero.
+    """
+    key_blocks = (sizes.key_rows + KEYS - 1) // KEYS
+    program = gl.program_id(0)
+    first_head = program // (sizes.set_heads * key_blocks) * sizes.set_heads
+    heads_here = gl.minimum(sizes.set_heads, sizes.n_key_heads - first_head)
+    place = program % (sizes.set_heads * key_blocks)
+    block = place // heads_here if FORM.ASCENDING else key_blocks - 1 - place // heads_here
+    key_head = first_head + place % heads_here
+    key_heads = sizes.n_heads // sizes.group
+    query_blocks = (sizes.query_rows + FORM.QUERIES - 1) // FORM.QUERIES
+    first_block = gl.maximum(block * KEYS - (sizes.key_rows - sizes.query_rows) - sizes.right, 0) // FORM.QUERIES
+    if block == 0:
+        first_block = 0
+    return Work(key_head // key_heads, key_head % key_heads, block, first_block, query_blocks - first_block)
+
+
+@gluon.jit
+def last_block_seen(query, sizes, FORM: gl.constexpr):
+    """Return the last block of keys that any of QUERIES queries from `query` on sees; 0 if they see none."""
+    last_query = query + FORM.QUERIES - 1
+    last_key = gl.minimum(last_query + (sizes.key_rows - sizes.query_rows) + sizes.right, sizes.key_rows - 1)
+    return gl.maximum(last_key, 0) // KEYS
+
+
+@gluon.jit
+def fetch_tiles(fetched, tiles, signals, sizes, n_parts, FORM: gl.constexpr):
+    """Run the producer warp: load keys and values by TMA, then q, do, lse and δ of every head of the group."""
+    q, k, v, doutput, statistics = fetched
+    work = work_of_program(sizes, FORM)
+    keys_ready = signals.index(KEYS_READY)
+    mbarrier.expect(keys_ready, 2 * KEYS * FORM.HEAD * 2)
+    for part in gl.static_range(GROUPS):
+        corner = [work.sequence, work.key_head // n_parts, work.block * KEYS + part * ROWS, 0]
+        fetch(k, corner, keys_ready, tiles.keys.index(part))
+        fetch(v, corner, keys_ready, tiles.keys.index(GROUPS + part))
+    for n in range(work.n_blocks * sizes.group):
+        slot = n % FORM.STAGES
+        head = work.key_head * sizes.group + n // work.n_blocks
+        query = (work.first_block + n % work.n_blocks) * FORM.QUERIES
+        row = (work.sequence * sizes.n_heads + head) * 2  # of statistics: lse, and below it δ
+        mbarrier.wait(signals.index(SLOTS + 2 * FORM.STAGES + slot), (n // FORM.STAGES + 1) % 2)
+        ready = signals.index(SLOTS + slot)
+        mbarrier.expect(ready, FORM.QUERIES * (FORM.HEAD * 2 + 4))
+        fetch(q, [work.sequence, head, query, 0], ready, tiles.queries.index(2 * slot))
+        fetch(statistics, [row, query], ready, tiles.statistics.index(2 * slot))
+        ready = signals.index(SLOTS + FORM.STAGES + slot)
+        mbarrier.expect(ready, FORM.QUERIES * (FORM.HEAD * 2 + 4))
+        fetch(doutput, [work.sequence, head, query, 0], ready, tiles.queries.index(2 * slot + 1))
+        fetch(statistics, [row + 1, query], ready, tiles.statistics.index(2 * slot + 1))
+
+
+@gluon.jit
+def tile_of_sums(sizes, work, n):
+    """Return the index of the n-th block of queries, counted through all heads."""
+    head = work.sequence * sizes.n_heads + work.key_head * sizes.group + n // work.n_blocks
+    return head * (work.first_block + work.n_blocks) + work.first_block + n % work.n_blocks
+
+
+@gluon.jit
+def visit(counters_ptr, sizes, n, FORM: gl.constexpr):
+    """Return the counter of the n-th block of queries, and how many programs add before this one and after it."""
+    work = work_of_program(sizes, FORM)
+    query_block = work.first_block + n % work.n_blocks
+    others = last_block_seen(query_block * FORM.QUERIES, sizes, FORM) - work.block
+    before = work.block if FORM.ASCENDING else others
+    return counters_ptr + tile_of_sums(sizes, work, n), before, work.block + others - before
+
+
+@gluon.jit
+def await_turns(counters_ptr, signals, sizes, FORM: gl.constexpr):
+    """Run the warp that polls the counters: signal the warpgroups when all earlier programs have added."""
+    work = work_of_program(sizes, FORM)
+    for n in range(work.n_blocks * sizes.group):
+        counter, before, _after = visit(counters_ptr, sizes, n, FORM)
+        mbarrier.wait(signals.index(COUNTED + n % 2), (n // 2 + 1) % 2)
+        counted = 0
+        while counted < before:
+            counted = gl.inline_asm_elementwise(
+                "ld.acquire.gpu.global.b32 $0, [$1];", "=r,l,~{memory}",
+                [gl.cast(counter, gl.int64, bitcast=True)], dtype=gl.int32, is_pure=False, pack=1,
+            )  # fmt: skip
+        fence_of_proxies()  # the counter was read by a thread; TMA adds
+        mbarrier.arrive(signals.index(MAY_ADD + n % 2), count=1)
+
+
+@gluon.jit
+def pass_on(dq, dk, dv, sums, counters_ptr, tiles, signals, sizes, FORM: gl.constexpr):
+    """Run the warp that adds dq to the sum by TMA, when it is this program's turn, and raises the counter after.
+
+    The first program stores its dq as the sum, the last stores the result. At the end, store dk and dv.
+    """
+    work = work_of_program(sizes, FORM)
+    for n in range(work.n_blocks * sizes.group):
+        counter, before, after = visit(counters_ptr, sizes, n, FORM)
+        mbarrier.wait(signals.index(DQ_READY), n % 2)
+        mbarrier.wait(signals.index(MAY_ADD + n % 2), n // 2 % 2)
+        if after > 0:
+            row = tile_of_sums(sizes, work, n) * (GROUPS * SUM_ROWS)
+            for part in gl.static_range(GROUPS):
+                if before == 0:
+                    put(sums, [row + part * SUM_ROWS, 0], tiles.dq.index(part))
+                else:
+                    add(sums, [row + part * SUM_ROWS, 0], tiles.dq.index(part))
+            tma.store_wait(0)
+            mbarrier.arrive(signals.index(DQ_FREE), count=1)
+            wait_until_written()
+            thread_barrier()
+            fence_of_proxies()
+            gl.inline_asm_elementwise(
+                "fence.acq_rel.gpu; st.relaxed.gpu.global.b32 [$1], $2; mov.b32 $0, 0;", "=r,l,r,~{memory}",
+                [gl.cast(counter, gl.int64, bitcast=True), before + 1], dtype=gl.int32, is_pure=False, pack=1,
+            )  # fmt: skip
+        else:
+            query = (work.first_block + n % work.n_blocks) * FORM.QUERIES
+            for part in gl.static_range(GROUPS):
+                row, column = query + place_in_dq(part, FORM.HEAD)[0], place_in_dq(part, FORM.HEAD)[1]
+                corner = [work.sequence, work.key_head * sizes.group + n // work.n_blocks, row, column]
+                put(dq, corner, in_half_precision(tiles, part, dq))
+            tma.store_wait(0)
+            mbarrier.arrive(signals.index(DQ_FREE), count=1)
+        mbarrier.arrive(signals.index(COUNTED + n % 2), count=1)
+    mbarrier.wait(signals.index(DONE), 0)
+    for part in gl.static_range(GROUPS):
+        corner = [work.sequence, work.key_head, work.block * KEYS + part * ROWS, 0]
+        put(dk, corner, tiles.keys.index(part))
+        put(dv, corner, tiles.keys.index(GROUPS + part))
+    tma.store_wait(0)
+
+
+@gluon.constexpr_function
+def place_in_dq(part, head):
+    """Return the first row and column of a warpgroup's part of dq: half the rows of narrow heads, else columns."""
+    return (part * DQ_ROWS.value, 0) if head == DQ_COLUMNS.value else (0, part * DQ_COLUMNS.value)
+
+
+@gluon.jit
+def in_half_precision(tiles, index, dq):
+    """Return the memory of a warpgroup's part of dq as a tile of dq: the last program stores its result there."""
+    SHAPE: gl.constexpr = [2, 1, 1, DQ_ROWS, DQ_COLUMNS]
+    return reinterpreted(tiles.dq.index(index), tiles.queries.dtype, SHAPE, dq.layout).index(0)
