@@ -35,6 +35,7 @@ def bench(*arguments: str | Path) -> Result:
     return result
 
 
+@FORKED
 def test_predicts_and_checks_small_cases(tmp_path: Path) -> None:
     files = [tmp_path / "result.json", tmp_path / "result.csv"]
     result = bench("silu", *SMALL, "--mode", "fwd,bwd", "--json", files[0], "--csv", files[1])

@@ -12,7 +12,7 @@ from forked import forking
 from tilesmith.workshop.course.catalogue import BUILT_IN
 from tilesmith.workshop.course.exercise_file import load_exercise
 from tilesmith.workshop.isolation.worker import Worker
-from tilesmith.workshop.publishing.verify import verify, verify_one
+from tilesmith.workshop.publishing.verify import verify_one
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +53,8 @@ def change(file: Path, old: str, new: str) -> None:
     file.write_text(text.replace(old, new))
 
 
-@pytest.mark.usefixtures("forked")
-def test_sound_exercise_has_no_problems(folder: Path) -> None:
-    (found,) = verify([load_exercise(folder)], jobs=1)
+def test_sound_exercise_has_no_problems(folder: Path, worker: Worker) -> None:
+    found = verify_one(load_exercise(folder), worker)
     assert found.problems == ()
     assert found.programs == 4
 

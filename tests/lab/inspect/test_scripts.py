@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tilesmith.lab.inspect.options import InspectOptions
 from tilesmith.lab.inspect.output.json_output import as_json
 from tilesmith.lab.inspect.running.script import Limits, inspect_script
 from tilesmith.toolchain.compiler import Target
+from tilesmith.workshop.isolation.process_use import resident_bytes
 
 SCRIPTS = Path(__file__).parent / "scripts"
 FORKED = pytest.mark.usefixtures("forked")
@@ -34,10 +36,13 @@ def double(x):
 """
 
 
-def run(tmp_path: Path, text: str, *arguments: str, seconds: float = 120.0) -> Inspection:
+def run(
+    tmp_path: Path, text: str, *arguments: str, seconds: float = 120.0, seconds_to_trace: float = 3.0
+) -> Inspection:
     script = tmp_path / "script.py"
     script.write_text(text)
-    return inspect_script(script, arguments, InspectOptions(targets=(Target("cuda", 90),)), Limits(seconds=seconds))
+    options = InspectOptions(targets=(Target("cuda", 90),), seconds=seconds_to_trace)
+    return inspect_script(script, arguments, options, Limits(seconds=seconds))
 
 
 @FORKED
@@ -95,7 +100,7 @@ def test_unused_results_are_not_computed(tmp_path: Path) -> None:
     # The interpreter would take minutes for this grid; its tensors use no memory until they are accessed.
     found = run(tmp_path, KERNEL + "x = torch.zeros(1, device='cuda').expand(1 << 21)\n"
                 "y = torch.empty(1 << 21, device='cuda', dtype=torch.int8)\n"
-                "double_kernel[(1 << 13,)](x, y, 256, BLOCK=256)\n")  # fmt: skip
+                "double_kernel[(1 << 13,)](x, y, 256, BLOCK=256)\n", seconds_to_trace=0.1)  # fmt: skip
     assert found.ending.kind == "finished", found.ending.traceback
     (kernel,) = found.kernels
     assert kernel.programs == 1 << 13
@@ -142,10 +147,12 @@ def test_limit_of_cpu_time_stops_a_busy_script(tmp_path: Path) -> None:
     assert (found.ending.kind, found.ending.message) == ("timeout", "was still running after 0.5 s of CPU time")
 
 
+@FORKED
 def test_script_over_the_memory_limit_is_stopped(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import torch\nkept = []\nwhile True: kept.append(torch.ones(1 << 25))\n")
-    found = inspect_script(script, limits=Limits(gigabytes=1.0))
+    limit = resident_bytes(os.getpid()) / 2**30 + 0.5  # the script is a fork of this process
+    found = inspect_script(script, limits=Limits(gigabytes=limit))
     assert found.ending.kind == "memory"
 
 

@@ -109,7 +109,7 @@ def wide_launches(head: int, option: str) -> list[PlannedLaunch]:
 @pytest.mark.parametrize(
     "option", ["causal", *(pytest.param(one, marks=pytest.mark.slow) for one in ("full", "window", "capped"))]
 )
-@pytest.mark.parametrize("head", [160, 192, 256])
+@pytest.mark.parametrize("head", [160, pytest.param(192, marks=pytest.mark.slow), 256])
 def test_compiles_without_spilling_and_fits(head: int, option: str) -> None:
     launches = wide_launches(head, option)
     assert len(launches) == (4 if head < 256 else 3)
