@@ -119,8 +119,15 @@ def test_chunk_without_a_lane_for_each_element_of_two_edges_is_refused(form: str
         torch.testing.assert_close(one, wanted)
 
 
-@pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
-@pytest.mark.parametrize("columns", [2304, 2305, 4096, 40000])
+@pytest.mark.parametrize(
+    ("columns", "target"),
+    [
+        (2305, "cuda:90"), (4096, "cuda:90"), (40000, "cuda:90"), (2305, "hip:gfx942"),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in (
+            (2304, "cuda:90"), (2304, "hip:gfx942"), (4096, "hip:gfx942"), (40000, "hip:gfx942"),
+        )),
+    ],
+)  # fmt: skip
 def test_norm_with_one_plus_weight_compiles_without_spills(columns: int, target: str) -> None:
     """The widths of Gemma 2, an odd one, whole tiles, and teams."""
     x = torch.empty(4096, columns, dtype=torch.bfloat16, device="meta")
@@ -180,7 +187,9 @@ def test_norm_of_strided_columns_takes_two_sweeps_without_a_copy(operator: str, 
         torch.testing.assert_close(leaf.grad, copies[name].grad)
 
 
-@pytest.mark.parametrize("operator", NORMS)
+@pytest.mark.parametrize(
+    "operator", [pytest.param(name, marks=[pytest.mark.slow] * name.startswith("rms_norm")) for name in NORMS]
+)
 def test_norm_backward_by_teams_does_not_spill(operator: str) -> None:
     """It lives on its registers: they hold the sums of a part of all columns. The specs' cases do not reach it."""
     spec = SPECS[operator]
@@ -194,8 +203,13 @@ def test_norm_backward_by_teams_does_not_spill(operator: str) -> None:
     assert binary.spill_bytes == 0
 
 
-@pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
-@pytest.mark.parametrize("operator", ["rms_norm", "layer_norm"])
+@pytest.mark.parametrize(
+    ("operator", "target"),
+    [
+        ("rms_norm", "cuda:90"), ("layer_norm", "cuda:90"), ("layer_norm", "hip:gfx942"),
+        pytest.param("rms_norm", "hip:gfx942", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_two_sweeps_over_wide_rows_compile(operator: str, target: str) -> None:
     """The specs' cases do not reach them: wide rows whose columns are apart in memory."""
     x = torch.empty(16384, 64, dtype=torch.bfloat16, device="meta").t().requires_grad_()

@@ -173,7 +173,13 @@ def test_few_long_rows_are_split_over_the_multiprocessors() -> None:
         assert all(launch.grid[0] >= 128 for launch in launches)
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(64, 4097), (64, 333), (4000, 109), (512, 50257), (64, 5120)])
+@pytest.mark.parametrize(
+    ("rows", "columns"),
+    [
+        (64, 4097), (64, 333), (512, 50257),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((4000, 109), (64, 5120))),
+    ],
+)  # fmt: skip
 def test_rows_of_any_width_move_in_16_byte_vectors(rows: int, columns: int) -> None:
     with recorded_plans("cuda:90") as plans:
         x = torch.empty(rows, columns, dtype=torch.bfloat16, device="meta", requires_grad=True)

@@ -158,7 +158,7 @@ class TestHowItIsLaunched:
     ("case", "length"),
     [
         ("causal-64", 2048),
-        ("causal-128", 4096),
+        pytest.param("causal-128", 4096, marks=pytest.mark.slow),
         pytest.param("causal-64", LEAST_LENGTH, marks=pytest.mark.slow),
         pytest.param("causal-64", LONG, marks=pytest.mark.slow),
     ],

@@ -109,7 +109,7 @@ def wide_launches(head: int, option: str) -> list[PlannedLaunch]:
 @pytest.mark.parametrize(
     "option", ["causal", *(pytest.param(one, marks=pytest.mark.slow) for one in ("full", "window", "capped"))]
 )
-@pytest.mark.parametrize("head", [160, pytest.param(192, marks=pytest.mark.slow), 256])
+@pytest.mark.parametrize("head", [160, *(pytest.param(head, marks=pytest.mark.slow) for head in (192, 256))])
 def test_compiles_without_spilling_and_fits(head: int, option: str) -> None:
     launches = wide_launches(head, option)
     assert len(launches) == (4 if head < 256 else 3)
@@ -121,8 +121,13 @@ def test_compiles_without_spilling_and_fits(head: int, option: str) -> None:
         assert binary.shared_bytes <= 227 * 1024, launch.kernel.__name__
 
 
-@pytest.mark.parametrize("target", ["cuda:90", "cuda:80"])
-@pytest.mark.parametrize("head", [40, 72])
+@pytest.mark.parametrize(
+    ("head", "target"),
+    [
+        (40, "cuda:80"), (72, "cuda:90"),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((40, "cuda:90"), (72, "cuda:80"))),
+    ],
+)  # fmt: skip
 def test_rows_of_whole_units_are_loaded_in_whole_units(head: int, target: str) -> None:
     """16 does not divide the strides, but every row begins at a multiple of 16 bytes."""
     q, k = (torch.empty(1, 2, rows, head, dtype=torch.float16, device="meta") for rows in (1, 999))
