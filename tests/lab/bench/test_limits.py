@@ -106,7 +106,7 @@ def test_fp32_and_tf32_rates_ignore_the_current_switch(
     monkeypatch.setattr(limits, "MATRIX_SIZES", (16,))
     monkeypatch.setattr(limits, "COPIED_BYTES", 1 << 10)
     switch.fp32_precision = precision
-    with OnTheCpu(FakeStopwatch()) as on_the_cpu:
+    with OnTheCpu(FakeStopwatch(call_ms=20.0)) as on_the_cpu:  # few calls make a sample
         found = gpu_limits(on_the_cpu.stopwatch, ABOUT, 1, anew=True)
     assert {"fp32", "tf32"} <= set(found.matmul_tflop_per_s)
     assert on_the_cpu.precisions == {"ieee", "tf32"}
