@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -185,8 +186,18 @@ def test_damaged_progress_is_a_note(file: Path) -> None:
     assert "damaged" not in run("hint").output
 
 
+class InThisThread(ThreadPoolExecutor):
+    """Calls at once, in the thread that asks: only the main thread starts a process as a fork."""
+
+    def submit(self, function: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(function(*arguments, **named))
+        return done
+
+
 @FORKED
-def test_verify_checks_a_private_set(here: Path) -> None:
+def test_verify_checks_a_private_set(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilesmith.workshop.publishing.verify.ThreadPoolExecutor", InThisThread)
     mine = here / "mine" / "my-add"
     shutil.copytree(BUILT_IN / "vector-add", mine)
     first_two = (mine / "wrong.toml").read_text().split("\n\n")[:2]
