@@ -47,9 +47,9 @@ def hopper_backward_config(problem: Problem) -> HopperBackwardConfig:
     s16384 544, 549, 509, 405, 339. Causal with 32 heads of 64: s4096 417, 433, 440, 442, 445, 420; s16384 473, 483,
     482, 448, 395, 341.
 
-    GQA, in ascending order, with sets of 16, 32 and 64 key heads. Causal, 32 heads on 8: b4 s2048 d64 307, 353, 377;
-    d128 396, 434, 412; b8 s512 d64 172, 183, 224. In descending order, by an older kernel: b4 s2048 d64 313 in place
-    of 344.
+    GQA, in ascending order, with sets of 16, 32 and 64 key heads. 32 heads on 8, causal, groups split into 1,024
+    programs: b4 s2048 d64 307, 353, 377, d128 396, 434, 412; into 256: b8 s512 d64 172, 183, 224. In descending order,
+    by an older kernel: b4 s2048 d64 313 in place of 344.
     """
     if problem.group > 1:
         if problem.queries >= LONG:
@@ -62,8 +62,8 @@ def hopper_backward_config(problem: Problem) -> HopperBackwardConfig:
 
 
 LEAST_LENGTH = 256
-"""The fewest queries and keys. b8 h16 s256 takes 30 µs with heads of 64 and 48 with heads of 128; the portable kernels
-take 34 and 61."""
+"""The fewest queries and keys. b8 h16 s256 takes 34 µs with heads of 64 and 54 with heads of 128; in an earlier run the
+portable kernels took 34 and 61."""
 
 LONG, MANY_PROGRAMS = 1024, 1024
 """From so many queries on, GQA pays for splitting groups into so many programs. On an H200, backward in µs with one
