@@ -86,6 +86,7 @@ def test_adamw_takes_what_torch_takes() -> None:
         ts.optim.AdamW(parms=[])  # type: ignore[call-arg]  # on purpose
 
 
+@pytest.mark.usefixtures("forked")
 def test_assertion_says_why_a_script_launched_nothing(tmp_path: Path) -> None:
     script = tmp_path / "broken.py"
     script.write_text("raise RuntimeError('no luck')\n")

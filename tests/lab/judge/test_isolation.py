@@ -81,6 +81,7 @@ except PermissionError:
 """
 
 
+@pytest.mark.usefixtures("forked")
 def test_process_on_a_gpu_has_sockets_inside_of_the_machine_only() -> None:
     done = subprocess.run([sys.executable, "-c", SOCKETS], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
