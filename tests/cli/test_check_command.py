@@ -436,6 +436,15 @@ CHANGED_IN_A_LOOP = """    total = tl.zeros((BLOCK,), tl.float16)
 """
 
 
+LOST_IN_A_LOOP = """    previous = tl.zeros((BLOCK,), tl.float32)
+    current = previous
+    for _ in range(2):
+        previous = current
+        current = x * 2
+    tl.store(y_ptr + offsets, previous, mask=mask)
+"""
+
+
 class TestCompiler:
     """The interpreter has no types, so a kernel of a file must also pass Triton's front end."""
 
@@ -450,6 +459,19 @@ class TestCompiler:
         assert "Loop-carried variable total has initial type" in wrong[0]
         assert "16" in wrong[0]
         assert len(wrong) == 2  # one for each block: the message names its shape
+
+    def test_kernel_is_wrong_whose_assignment_the_compiler_loses(self, tmp_path: Path) -> None:
+        """In the interpreter its result is right."""
+        path = written(tmp_path, TUNED.replace("    tl.store(y_ptr + offsets, x * 2, mask=mask)\n", LOST_IN_A_LOOP))
+        result = checked(path, "--layout", "contiguous")
+        assert result.exit_code == 1
+        (wrong,) = [line for line in result.output.splitlines() if line.startswith("wrong")]
+        place = f"{path}:{line_of(path, 'previous = current')}"
+        assert f"compile: double_kernel is compiled wrongly for cuda:90 ({place}): " in wrong
+        assert "Triton loses the assignment to previous" in wrong
+        mended = LOST_IN_A_LOOP.replace("current = previous", "current = tl.zeros((BLOCK,), tl.float32)")
+        path = written(tmp_path, TUNED.replace("    tl.store(y_ptr + offsets, x * 2, mask=mask)\n", mended))
+        assert checked(path, "--layout", "contiguous").exit_code == 0
 
     def test_dtype_that_the_target_lacks_is_a_note(self, tmp_path: Path) -> None:
         text = TUNED.replace("x * 2", "x.to(tl.float8e4b8).to(tl.float32) * 0 + x * 2")

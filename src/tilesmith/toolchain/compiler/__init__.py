@@ -5,6 +5,7 @@ Files, in reading order:
 - `targets.py`: names of GPU architectures, such as `cuda:90`.
 - `compile.py`: compiling a kernel as a launch would.
 - `errors.py`: compiler errors in one text that a user can act on.
+- `lost_assignments.py`: assignments in loops that Triton's front end loses.
 - `binary.py`: a compiled kernel and the facts of its binary.
 - `assembly.py`: instructions of PTX and AMD assembly by source line.
 - `instructions.py`: PTX with the registers of each instruction, and its loops.
@@ -33,22 +34,31 @@ if TYPE_CHECKING:
         prepare,
         translate_kernel,
     )
-    from tilesmith.toolchain.compiler.errors import CompileError
+    from tilesmith.toolchain.compiler.errors import CompileError, MiscompileError
+    from tilesmith.toolchain.compiler.lost_assignments import may_lose_assignments
 
 __all__ = [
     "DEFAULT_TARGETS",
     "Access",
     "Binary",
     "CompileError",
+    "MiscompileError",
     "Target",
     "accepted_options",
     "compile_kernel",
     "jit_function",
+    "may_lose_assignments",
     "prepare",
     "translate_kernel",
 ]
 
-_HOMES = {"Access": "assembly", "Binary": "binary", "CompileError": "errors"}
+_HOMES = {
+    "Access": "assembly",
+    "Binary": "binary",
+    "CompileError": "errors",
+    "MiscompileError": "errors",
+    "may_lose_assignments": "lost_assignments",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -25,7 +25,8 @@ from triton.runtime.jit import JITFunction, create_function_from_signature
 
 from tilesmith.toolchain.cache_folder import require_writable_cache
 from tilesmith.toolchain.compiler.binary import Binary, read_binary
-from tilesmith.toolchain.compiler.errors import captured_stderr, explain, machine_failure
+from tilesmith.toolchain.compiler.errors import MiscompileError, captured_stderr, explain, machine_failure
+from tilesmith.toolchain.compiler.lost_assignments import watched_assignments
 from tilesmith.toolchain.compiler.targets import Target
 
 
@@ -105,14 +106,18 @@ def _check_names(function: Any, arguments: Mapping[str, object]) -> None:
 def translate_kernel(
     kernel: Any, target: Target, arguments: Mapping[str, object], known: set[str], **options: object
 ) -> None:
-    """Run the compiler's front end alone, which finds errors of types and shapes. Raises CompileError.
+    """Run the compiler's front end alone, which finds errors of types and shapes.
 
-    `known` holds the specialisations that were translated before, and gets this one.
+    Raises CompileError; MiscompileError where the front end loses an assignment. `known` holds the specialisations that
+    were translated before, and gets this one.
     """
     function = jit_function(kernel)
     _check_names(function, arguments)
     launch = {"num_warps": 4, "debug": False, **options, **arguments}
-    _compile_or_explain(function, target, launch, partial(_translate, known=known))
+    with watched_assignments() as lost:
+        _compile_or_explain(function, target, launch, partial(_translate, known=known))
+    for one in lost:
+        raise MiscompileError(target, function.__name__, f"{one}. {one.advice}", one.file, one.line)
 
 
 def _compile_or_explain(

@@ -20,9 +20,11 @@ _LONGEST_DIAGNOSTIC = 300
 class CompileError(Exception):
     """A target's compiler rejects a kernel. `line` is the line in the kernel's source, where Triton names one."""
 
+    fault = "does not compile for"
+
     def __init__(self, target: Target, kernel: str, message: str, file: str, line: int | None) -> None:
         place = file if line is None else f"{file}:{line}"
-        super().__init__(f"{kernel} does not compile for {target} ({place})\n{message}")
+        super().__init__(f"{kernel} {self.fault} {target} ({place})\n{message}")
         self.target = target
         self.kernel = kernel
         self.message = message
@@ -30,9 +32,15 @@ class CompileError(Exception):
         self.line = line
 
 
+class MiscompileError(CompileError):
+    """A compiled kernel computes something else than its source says."""
+
+    fault = "is compiled wrongly for"
+
+
 def explain(error: Exception, target: Target, function: Any, diagnostics: str) -> CompileError:
     """Return Triton's error and the diagnostics of its native compiler as a CompileError."""
-    line = _first_line(function) + error.node.lineno - 1 if isinstance(error, CompilationError) else None
+    line = first_line(function) + error.node.lineno - 1 if isinstance(error, CompilationError) else None
     # Each call of a device function wraps the error once; only the innermost names the reason.
     while isinstance(error.__cause__, CompilationError):
         error = error.__cause__
@@ -56,7 +64,7 @@ def machine_failure(error: OSError, target: Target, function: Any) -> CompileErr
     return CompileError(target, function.__name__, message, function.fn.__code__.co_filename, None)
 
 
-def _first_line(function: Any) -> int:
+def first_line(function: Any) -> int:
     """Return the line of `def`: Triton counts lines from there, Python from the decorator."""
     above: int = next(place for place, text in enumerate(function.raw_src) if text.lstrip().startswith("def "))
     return int(function.starting_line_number) + above

@@ -17,6 +17,7 @@ RULES: tuple[Rule, ...] = (
     numbers.not_finite,
     numbers.low_precision,
     compiled_kernel.compile_errors,
+    compiled_kernel.lost_assignments,
     compiled_kernel.spills,
     memory_access.narrow,
     memory_access.narrowed_by_mask,

@@ -9,6 +9,14 @@ from math import prod
 from tilesmith.lab.errors import explain
 from tilesmith.lab.inspect.findings.evidence import BANK_CONFLICT, FEW_WAVEFRONTS, LONG_TAIL, LOW_OCCUPANCY, Evidence
 from tilesmith.lab.inspect.model import Finding
+from tilesmith.toolchain.compiler import (
+    DEFAULT_TARGETS,
+    MiscompileError,
+    accepted_options,
+    jit_function,
+    may_lose_assignments,
+    translate_kernel,
+)
 from tilesmith.toolchain.compiler.errors import first_reason
 
 
@@ -26,6 +34,22 @@ def compile_errors(evidence: Evidence) -> Iterator[Finding]:
                 "compile-error", evidence.failure_severity(target), f"does not compile for {target}: {reason}",
                 known.text if known else advice, line=line, target=target,
             )  # fmt: skip
+
+
+def lost_assignments(evidence: Evidence) -> Iterator[Finding]:
+    """Yield the assignment that Triton's front end loses; the interpreter, which traced the launch, executes it."""
+    launched = evidence.launched
+    if not may_lose_assignments(jit_function(launched.kernel)):
+        return
+    target = DEFAULT_TARGETS[0]
+    try:
+        options = accepted_options(target, {"enable_fp_fusion": True, **launched.options})
+        translate_kernel(launched.kernel, target, launched.arguments, set(), **options)
+    except MiscompileError as error:
+        lost, _, advice = error.message.partition(". ")
+        yield evidence.finding("lost-assignment", "error", lost, advice, file=error.file, line=error.line)
+    except Exception:  # another rule reports errors of the compiler
+        return
 
 
 def spills(evidence: Evidence) -> Iterator[Finding]:
