@@ -91,10 +91,11 @@ def test_memory_limit_ends_the_file(worker: Worker, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("forked")
-def test_memory_of_the_child_before_the_check_does_not_count(tmp_path: Path) -> None:
+def test_memory_of_the_child_before_the_check_does_not_count(worker: Worker, tmp_path: Path) -> None:
+    checked(worker, tmp_path, SOLUTION)  # compiles: below, a compiler that starts would share the child's memory
     held = b"x" * (1 << 30)  # in the child too, which is a fork
-    with Worker(Limits(seconds=60, gigabytes=1)) as worker:
-        outcome = checked(worker, tmp_path, SOLUTION)
+    with Worker(Limits(seconds=60, gigabytes=1)) as started:
+        outcome = checked(started, tmp_path, SOLUTION)
     assert outcome.verdict.passed, outcome.verdict.message
     assert held
 
