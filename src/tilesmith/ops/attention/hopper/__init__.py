@@ -7,7 +7,7 @@ Files, in reading order:
 - `softmax_weights.py`: from a tile of scores to a tile of weights, in the forward kernel.
 - `forward_plan.py`: when to launch the forward kernel, its tiles and their order.
 - `backward.py`: the backward kernel, with five products.
-- `backward_warps.py`: its warps that load, wait for their turn to add dq, add and store.
+- `backward_warps.py`: its warps that load, wait for the turn to add dq, add and store.
 - `dq_sums.py`: sums of dq in memory, in the backward kernel.
 - `backward_plan.py`: when to launch the backward kernel, and the order of its programs.
 """

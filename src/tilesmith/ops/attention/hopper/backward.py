@@ -1,31 +1,40 @@
-"""The backward kernel for long sequences on Hopper: same computation as `kernels/backward.py` (read that first).
+"""The backward kernel for long sequences on Hopper: dq, dk and dv of attention.
 
-`backward_plan.py` says when this kernel runs: half precision, heads of 64 or 128, no bias, mask, window, softcap or
-dropout.
+    weights = exp2(scale · log2(e) · k·qᵀ − lse)        transposed: one row per key
+    ds = weights ∘ (v·doᵀ − δ)                          ∘: element by element
+    dv = weights·do    dk = scale · ds·q    dq = scale · dsᵀ·k
 
-The portable backward has two kernels, which both compute weights and their gradients: seven products. This kernel needs
-five. A program has 128 keys and walks along the queries that see them. dk and dv stay in registers. The program adds
-its part of dq to a sum in memory, in single precision, by TMA. Gradients must be the same bits at every run, so the
-programs of a head add to each block of queries in a fixed order. The first stores, and the last reads the sum, scales,
-rounds and stores dq. A counter for each block of queries holds how many programs have added.
+lse is the logarithm, to base 2, of a query's sum of exponentials, and δ = Σ do ∘ o; `kernels/delta.py` computes δ.
+
+The kernel takes float16 and bfloat16, heads of 33 to 128 elements (padded to 64 or 128), causal or not, and a limit on
+later keys. It takes no bias, mask tensor, softcap, dropout or limit on earlier keys (`problems.py`). `backward_plan.py`
+launches it from 256 queries and keys on; `attention/forms.py` lists it beside the other forms.
+
+The portable backward (`attention/kernels/backward.py`) computes weights and their gradients in two kernels: seven
+products. This kernel needs five. A program computes 128 keys and loops over the queries that attend to them. dk and dv
+stay in registers. The program adds its part of dq to a sum in memory, in single precision, by TMA. Gradients must be
+the same bits at every run, so the programs of a head add to each block of queries in a fixed order. The first stores
+its part, and the last reads the sum, scales, rounds and stores dq; a program that is alone stores dq at once. A counter
+for each block of queries holds how many programs have added. The kernel of δ sets the counters to zero.
 
 The order is that of program numbers, so there is no deadlock: a program waits only for programs of lower numbers, which
-the GPU starts first. From the last keys to the first, waits are short too: under a causal mask, programs of later keys
-begin at a later block of queries, and have left a block when programs of earlier keys arrive. But programs of the last
-keys have the fewest queries, and starting long programs last idles the GPU, more so with larger GQA groups. With GQA
-the order is from the first keys to the last: ASCENDING.
+the GPU starts first. In descending order of keys waits are short: under a causal mask, programs of later keys start at
+a later block of queries, and have finished a block before programs of earlier keys reach it. But programs of the last
+keys have the fewest queries, and starting long programs last leaves multiprocessors idle at the end, more so with
+larger GQA groups. With GQA the planner therefore sets ASCENDING.
 
-Two consumer warpgroups have 64 keys each, and scores are transposed: one row per key. Then weights and ds lie in
-registers as the left operands of the products with do and q. ds also goes to shared memory, where both warpgroups read
-all of it, and each computes half of dq: half the columns of 64 queries, or with heads of 64 half of 128 queries.
-`backward_warps.py` has the warps that load, wait for this program's turn to add, add and store: the warpgroups have no
-registers left for addresses.
+Two consumer warpgroups have 64 keys each. Weights and ds lie in registers as the left operands of the products with do
+and q. ds also goes to shared memory, where both warpgroups read all of it, and each computes a tile of 64 × 64 of dq:
+with heads of 128, half the columns of 64 queries; with heads of 64, half the rows of 128 queries. `backward_warps.py`
+has the warps that load, wait for the program's turn to add, add and store.
 
-A warpgroup turns scores into weights and ds for 64 queries at a time, while the products with v and do of others run.
-All products end before the loop begins again: ptxas makes every product wait for the one before if any crosses its end.
+A warpgroup computes the weights of 64 queries while their product v·doᵀ runs, and their ds while their product with do
+runs. All products end before the loop body does: if one is outstanding at its end, ptxas makes every product wait for
+the one before.
 
-TFLOP/s on an H200 at its power limit, for 16,384 tokens of 16 heads of 128: s4096 575, causal 525; s16384 574 and 549.
-For 32 heads of 64: s4096 476 and 440; s16384 490 and 483.
+TFLOP/s on an H200 at its power limit, bf16, 10 · queries · keys · head flops a head (half if causal), with the kernel
+of δ. 16,384 tokens of 16 heads of 128: 575 in sequences of 4,096, causal 525; 572 and 549 in one sequence. 32 heads of
+64: 476 and 442 in sequences of 4,096, 490 and 483 in one.
 """
 
 from __future__ import annotations
@@ -54,12 +63,12 @@ from tilesmith.ops.attention.hopper.backward_warps import (
     SLOTS,
     SharedTiles,
     Sizes,
-    await_turns,
+    add_and_store,
     fetch_tiles,
     form,
     in_half_precision,
-    pass_on,
     place_in_dq,
+    poll_counters,
     tile_of_sums,
     work_of_program,
 )
@@ -76,7 +85,8 @@ from tilesmith.ops.device.hopper import GROUP_WARPS, hidden_zero
 from tilesmith.toolchain.gluon import thread_barrier
 
 BLOCK = gl.constexpr(64)  # queries whose weights, and their gradients, a warpgroup has in registers at a time
-REGISTERS = gl.constexpr(240)  # per thread of a consumer warpgroup; the other warps give up theirs
+REGISTERS = gl.constexpr(240)  # per thread of the second consumer warpgroup; the first gets what the others leave
+LARGE = gl.constexpr(1 << 29)  # `right` is 2³⁰ where there is no limit: query + reach must not overflow
 OTHER_REGISTERS = gl.constexpr(24)
 
 
@@ -86,10 +96,11 @@ def attention_hopper_backward_kernel(
     n_heads, group, query_rows, key_rows, right, n_key_heads, set_heads, n_parts, scale,
     HEAD: gl.constexpr, QUERIES: gl.constexpr, STAGES: gl.constexpr, ASCENDING: gl.constexpr,
 ):  # fmt: skip
-    """Compute dq, dk and dv. All arguments but the pointers are descriptors.
+    """Compute dq, dk and dv. q … sums are TMA descriptors; `Sizes` explains the numbers.
 
-    Their blocks are QUERIES queries for q, doutput and statistics, a warpgroup's tile for dq and the sums, and ROWS
-    keys for the others.
+    The boxes are QUERIES queries for q, doutput and statistics, a warpgroup's tile for dq and the sums, and ROWS keys
+    for k, v, dk and dv. `n_parts`: parts into which a GQA group is split. Each part has heads of dk and dv of its own,
+    which another kernel adds up.
     """
     FORM: gl.constexpr = form(HEAD, QUERIES, STAGES, ASCENDING)
     query_tiles = gl.allocate_shared_memory(q.dtype, [2 * STAGES, 1, 1, QUERIES, HEAD], q.layout)  # q and do in turn
@@ -120,8 +131,8 @@ def attention_hopper_backward_kernel(
             (differentiate, (sums_ptr, dq, tiles, signals, sizes, scale, FORM, 0)),
             (differentiate, (sums_ptr, dq, tiles, signals, sizes, scale, FORM, 1)),
             (fetch_tiles, (fetched, tiles, signals, sizes, n_parts, FORM)),
-            (await_turns, (counters_ptr, signals, sizes, FORM)),
-            (pass_on, (dq, dk, dv, sums, counters_ptr, tiles, signals, sizes, FORM)),
+            (poll_counters, (counters_ptr, signals, sizes, FORM)),
+            (add_and_store, (dq, dk, dv, sums, counters_ptr, tiles, signals, sizes, FORM)),
         ],
         [GROUP_WARPS, 1, 1, 1],
         [REGISTERS, OTHER_REGISTERS, OTHER_REGISTERS, OTHER_REGISTERS],
@@ -145,7 +156,7 @@ def differentiate(sums_ptr, dq_descriptor, tiles, signals, sizes, scale, FORM: g
     total = gl.maximum(work.n_blocks * sizes.group, 1)
     # Relative to this warpgroup's first key: the last key that query 0 sees, and the last key.
     start = work.block * KEYS + PART * ROWS
-    reach = gl.minimum(sizes.key_rows - sizes.query_rows + sizes.right - start, 1 << 29)
+    reach = gl.minimum(sizes.key_rows - sizes.query_rows + sizes.right - start, LARGE)
     last_key = sizes.key_rows - 1 - start
 
     dk = gl.zeros([ROWS, HEAD], gl.float32, GRADIENT)  # [ROWS, HEAD]
@@ -157,7 +168,7 @@ def differentiate(sums_ptr, dq_descriptor, tiles, signals, sizes, scale, FORM: g
     query = work.first_block * QUERIES
     for n in range(total):
         slot = n % STAGES
-        zero = hidden_zero()
+        zero = hidden_zero()  # keeps the addresses of tiles in the loop, out of registers
         # In shared memory: q and do [QUERIES, HEAD], k and v [ROWS, HEAD].
         q = tiles.queries.index(2 * slot).reshape([QUERIES, HEAD])
         do = tiles.queries.index(2 * slot + 1).reshape([QUERIES, HEAD])
@@ -181,6 +192,7 @@ def differentiate(sums_ptr, dq_descriptor, tiles, signals, sizes, scale, FORM: g
             dscores = dscores + (rounded,)  # type: ignore[assignment]  # noqa: RUF005  # Triton does not unpack
         fence_async_shared()
         mbarrier.arrive(signals.index(DS_READY), count=1)
+        # As `turn_of` counts: adds_first if no program adds before this one, adds_last if none adds after it.
         sees_no_later = gl.minimum(query + QUERIES - 1 + reach, last_key) < KEYS - PART * ROWS
         adds_first = work.block == 0 if FORM.ASCENDING else sees_no_later
         adds_last = sees_no_later if FORM.ASCENDING else work.block == 0
@@ -202,8 +214,8 @@ def differentiate(sums_ptr, dq_descriptor, tiles, signals, sizes, scale, FORM: g
         dq, dv = warpgroup_mma_wait(BLOCKS, deps=[dq, dv])
         mbarrier.wait(signals.index(DQ_FREE), (n + 1) % 2)
         if adds_last:
-            half = in_half_precision(tiles, PART, dq_descriptor).reshape([DQ_ROWS, DQ_COLUMNS])
-            half.store((dq * scale).to(tiles.queries.dtype))
+            rounded_dq = in_half_precision(tiles, PART, dq_descriptor).reshape([DQ_ROWS, DQ_COLUMNS])
+            rounded_dq.store((dq * scale).to(tiles.queries.dtype))
         else:
             tiles.dq.index(PART + zero).store(in_order_of_sum(dq))
         fence_async_shared()
@@ -216,7 +228,7 @@ def differentiate(sums_ptr, dq_descriptor, tiles, signals, sizes, scale, FORM: g
         if query >= sizes.query_rows:  # on to the next head
             query = work.first_block * QUERIES
 
-    # The other warpgroup may still read this one's keys until it arrives here too.
+    # The other warpgroup reads this one's keys until it arrives too. Only this one reads its values: dv needs no wait.
     mbarrier.arrive(signals.index(DS_READY), count=1)
     tiles.keys.index(GROUPS + PART).reshape([ROWS, HEAD]).store(dv.to(tiles.queries.dtype))
     mbarrier.wait(signals.index(DS_READY), total % 2)
@@ -230,7 +242,7 @@ def differentiate(sums_ptr, dq_descriptor, tiles, signals, sizes, scale, FORM: g
 def start_scores(
     k, query_tiles, signals, n, total, SCORES: gl.constexpr, HEAD: gl.constexpr, STAGES: gl.constexpr
 ):  # fmt: skip
-    """Start the products with the n-th block of queries. After the last block, start unused ones with that block."""
+    """Start the scores of the n-th block of queries. For n = total, those of the last block again: nobody uses them."""
     n = gl.minimum(n, total - 1)
     slot = n % STAGES
     QUERIES: gl.constexpr = query_tiles.shape[3]
@@ -263,15 +275,15 @@ def start_dweights(v, do, delta, FIRST: gl.constexpr, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def only_seen(weights, reach, last_key, SCORES: gl.constexpr):
+def only_seen(weights, reach, last_key, LAYOUT: gl.constexpr):
     """Return the weights with zeros where a query does not see the key. The first query sees keys up to `reach`.
 
-    Multiples of eight columns are the same for all threads. Compared as constants, they take no registers.
+    A thread's column is a number below 8 plus a multiple of 8. The multiples are constants, so that only the rest of
+    the comparison is in registers.
     """
-    QUERIES: gl.constexpr = weights.shape[1]
-    keys = gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))  # [ROWS]
-    queries = gl.arange(0, QUERIES, gl.SliceLayout(0, SCORES))  # [QUERIES]
-    ahead = gl.where(keys <= last_key, keys - reach, 1 << 29)  # [ROWS]
-    # [ROWS, QUERIES]
-    seen = ahead[:, None] - (queries & 7)[None, :] <= (queries & (QUERIES - 8))[None, :]
+    keys = gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))  # [ROWS]
+    queries = gl.arange(0, BLOCK, gl.SliceLayout(0, LAYOUT))  # [BLOCK]
+    ahead = gl.where(keys <= last_key, keys - reach, LARGE)  # [ROWS]
+    # [ROWS, BLOCK]
+    seen = ahead[:, None] - (queries & 7)[None, :] <= (queries & (BLOCK - 8))[None, :]
     return gl.where(seen, weights, 0.0)

@@ -14,7 +14,6 @@ from tilesmith.ops.attention.hopper.problems import takes_plain_problem
 from tilesmith.ops.attention.kernels.delta import plan_delta
 from tilesmith.ops.attention.kernels.group_parts import number_of_parts, plan_sum_of_parts, with_parts
 from tilesmith.ops.attention.problem import Gradients, Problem
-from tilesmith.ops.attention.reference import UNBOUNDED
 from tilesmith.ops.device.hopper import GROUP_WARPS
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.plan import Operand
@@ -55,10 +54,8 @@ def hopper_backward_config(problem: Problem) -> HopperBackwardConfig:
         if problem.queries >= LONG:
             return HopperBackwardConfig(ASCENDING=True, set_heads=32, least_programs=MANY_PROGRAMS)
         return HopperBackwardConfig(ASCENDING=True, set_heads=64)
-    is_causal = problem.right != UNBOUNDED
-    programs = 128 if is_causal and problem.head_block == 128 else 256
     blocks: int = triton.cdiv(problem.keys, int(KEYS.value))
-    return HopperBackwardConfig(set_heads=min(max(programs // blocks, 1), 32))
+    return HopperBackwardConfig(set_heads=min(max(256 // blocks, 1), 32))
 
 
 LEAST_LENGTH = 256

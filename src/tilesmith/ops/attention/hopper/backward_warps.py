@@ -1,4 +1,4 @@
-"""The warps of `backward.py` that move data: one loads, one waits for its turn to add dq, one adds and stores.
+"""The warps of `backward.py` that move data: one loads, one polls for the turn to add dq, one adds and stores.
 
 Also what they share with the warpgroups that compute: the tiles, the barriers, and the work of a program.
 """
@@ -19,34 +19,35 @@ GROUPS = gl.constexpr(2)  # consumer warpgroups
 ROWS = gl.constexpr(64)  # keys of a warpgroup
 KEYS = gl.constexpr(128)  # of a program
 
-# The mbarriers by their index in `signals`: a tensor for each kind would take a register. Pairs are used in turn.
-KEYS_READY = gl.constexpr(0)
-DS_READY = gl.constexpr(1)
+# The mbarriers by their index in `signals`: a tensor for each kind would take a register. Of two, the n-th block uses
+# number n % 2.
+KEYS_READY = gl.constexpr(0)  # keys and values are loaded
+DS_READY = gl.constexpr(1)  # both warpgroups have stored ds; after the loop: neither reads the keys any more
 DONE = gl.constexpr(2)  # dk and dv are in the buffers of keys and values
-MAY_ADD = gl.constexpr(3)  # two: it is this program's turn to add
+MAY_ADD = gl.constexpr(3)  # two: all programs before this one have added
 COUNTED = gl.constexpr(5)  # two: the counter is up, or dq is stored
 DQ_READY = gl.constexpr(7)  # both warpgroups have their part of dq in shared memory
 DQ_FREE = gl.constexpr(8)  # TMA has read dq
-SLOTS = gl.constexpr(9)  # per stage: q is loaded; then per stage: do is loaded; then per stage: both are free
+SLOTS = gl.constexpr(9)  # per stage: q and lse are loaded; then per stage: do and δ are; then per stage: all are free
 
 
 class Sizes(NamedTuple):
     """The sizes of a call."""
 
-    n_heads: Any  # of queries
+    n_heads: Any  # query heads of a sequence
     group: Any  # query heads per key head, or per part of one
     query_rows: Any
     key_rows: Any
-    right: Any  # keys that a query sees after its own place
-    n_key_heads: Any  # of all sequences
-    set_heads: Any  # key heads whose programs run at the same time
+    right: Any  # keys after its own place that a query sees; 2³⁰ for no limit
+    n_key_heads: Any  # of all sequences and parts
+    set_heads: Any  # key heads whose programs have neighbouring numbers
 
 
 class Form(NamedTuple):
     """The compile-time constants of the kernel."""
 
     HEAD: int
-    QUERIES: int  # at a time: as many as dq has rows, if each warpgroup computes one tile of it
+    QUERIES: int  # of a block: 64 for heads of 128, 128 for heads of 64
     STAGES: int  # blocks of queries in the ring
     ASCENDING: bool
 
@@ -62,7 +63,7 @@ class SharedTiles(NamedTuple):
     queries: Any  # [2 · STAGES, QUERIES, HEAD]: q and do of each stage
     keys: Any  # [2 · GROUPS, ROWS, HEAD]: keys of each warpgroup, then values; at the end dk and dv
     ds: Any  # [2 · GROUPS, ROWS, QUERIES]: two turns
-    dq: Any  # [GROUPS, SUM_ROWS, SUM_COLUMNS]: in single precision
+    dq: Any  # [GROUPS, SUM_ROWS, SUM_COLUMNS]: float32 to be added, or the rounded result of the last program
     statistics: Any  # [2 · STAGES, QUERIES]: lse and δ of each stage
 
 
@@ -71,7 +72,7 @@ class Work(NamedTuple):
 
     sequence: Any
     key_head: Any  # of the sequence
-    block: Any  # of KEYS keys
+    block: Any  # the block of KEYS keys
     first_block: Any  # the first block of queries that sees the keys
     n_blocks: Any  # blocks of queries from there on
 
@@ -80,9 +81,10 @@ class Work(NamedTuple):
 def work_of_program(sizes, FORM: gl.constexpr):
     """Return the work of this program.
 
-    Programs that run at the same time have the first, or the last, blocks of a set of heads. A set has enough heads
-    that few programs wait for each other, and few enough that their queries stay in the L2 cache. The program with the
-    first keys visits all queries: some may see no key, and their dq is zero.
+    Programs are numbered by set of heads, then by block of keys, ascending or descending, then by head. A set has
+    enough heads that few programs wait for each other, and few enough that their queries stay in the L2 cache
+    (`backward_plan.py` has the figures). The program with the first keys visits all queries: some may see no key, and
+    their dq is zero.
     """
     key_blocks = (sizes.key_rows + KEYS - 1) // KEYS
     program = gl.program_id(0)
@@ -142,7 +144,7 @@ def tile_of_sums(sizes, work, n):
 
 
 @gluon.jit
-def visit(counters_ptr, sizes, n, FORM: gl.constexpr):
+def turn_of(counters_ptr, sizes, n, FORM: gl.constexpr):
     """Return the counter of the n-th block of queries, and how many programs add before this one and after it."""
     work = work_of_program(sizes, FORM)
     query_block = work.first_block + n % work.n_blocks
@@ -152,11 +154,11 @@ def visit(counters_ptr, sizes, n, FORM: gl.constexpr):
 
 
 @gluon.jit
-def await_turns(counters_ptr, signals, sizes, FORM: gl.constexpr):
-    """Run the warp that polls the counters: signal the warpgroups when all earlier programs have added."""
+def poll_counters(counters_ptr, signals, sizes, FORM: gl.constexpr):
+    """Run the warp that polls the counters: signal when all earlier programs have added."""
     work = work_of_program(sizes, FORM)
     for n in range(work.n_blocks * sizes.group):
-        counter, before, _after = visit(counters_ptr, sizes, n, FORM)
+        counter, before, _after = turn_of(counters_ptr, sizes, n, FORM)
         mbarrier.wait(signals.index(COUNTED + n % 2), (n // 2 + 1) % 2)
         counted = 0
         while counted < before:
@@ -169,14 +171,15 @@ def await_turns(counters_ptr, signals, sizes, FORM: gl.constexpr):
 
 
 @gluon.jit
-def pass_on(dq, dk, dv, sums, counters_ptr, tiles, signals, sizes, FORM: gl.constexpr):
-    """Run the warp that adds dq to the sum by TMA, when it is this program's turn, and raises the counter after.
+def add_and_store(dq, dk, dv, sums, counters_ptr, tiles, signals, sizes, FORM: gl.constexpr):
+    """Run the warp that adds dq to the sum by TMA, after all earlier programs have added, and raises the counter.
 
-    The first program stores its dq as the sum, the last stores the result. At the end, store dk and dv.
+    The first program stores its dq as the sum. The last stores the result, and raises no counter. At the end, store dk
+    and dv.
     """
     work = work_of_program(sizes, FORM)
     for n in range(work.n_blocks * sizes.group):
-        counter, before, after = visit(counters_ptr, sizes, n, FORM)
+        counter, before, after = turn_of(counters_ptr, sizes, n, FORM)
         mbarrier.wait(signals.index(DQ_READY), n % 2)
         mbarrier.wait(signals.index(MAY_ADD + n % 2), n // 2 % 2)
         if after > 0:
@@ -186,9 +189,9 @@ def pass_on(dq, dk, dv, sums, counters_ptr, tiles, signals, sizes, FORM: gl.cons
                     put(sums, [row + part * SUM_ROWS, 0], tiles.dq.index(part))
                 else:
                     add(sums, [row + part * SUM_ROWS, 0], tiles.dq.index(part))
-            tma.store_wait(0)
+            tma.store_wait(0)  # TMA has read the tiles
             mbarrier.arrive(signals.index(DQ_FREE), count=1)
-            wait_until_written()
+            wait_until_written()  # and the sum is in memory
             thread_barrier()
             fence_of_proxies()
             gl.inline_asm_elementwise(
@@ -214,7 +217,7 @@ def pass_on(dq, dk, dv, sums, counters_ptr, tiles, signals, sizes, FORM: gl.cons
 
 @gluon.constexpr_function
 def place_in_dq(part, head):
-    """Return the first row and column of a warpgroup's part of dq: half the rows of narrow heads, else columns."""
+    """Return the first row and column of a warpgroup's tile of dq: rows for heads of 64, columns for heads of 128."""
     return (part * DQ_ROWS.value, 0) if head == DQ_COLUMNS.value else (0, part * DQ_COLUMNS.value)
 
 
