@@ -126,14 +126,14 @@ def test_every_version_gives_the_same_logits_and_gradients() -> None:
     ("most_at_once", "versions"),
     [
         pytest.param(0, ["v4"], id="as if large", marks=pytest.mark.slow),
-        pytest.param(triangle_multiply.MOST_AT_ONCE, ["v3", "v4"], id="small"),
+        pytest.param(triangle_multiply.MOST_FUSED_EXACT_ELEMENTS, ["v3", "v4"], id="small"),
     ],
 )
 def test_kernels_give_the_same_logits_and_gradients(
     monkeypatch: pytest.MonkeyPatch, most_at_once: int, versions: list[str]
 ) -> None:
     """Also the kernels for sizes that are too large for the interpreter."""
-    monkeypatch.setattr(triangle_multiply, "MOST_AT_ONCE", most_at_once)
+    monkeypatch.setattr(triangle_multiply, "MOST_FUSED_EXACT_ELEMENTS", most_at_once)
     with ts.use("interpret"):
         for parity in parities(OpenFoldTask(INTERPRETED), versions, torch.float32, CPU, 1):
             assert parity.passed, parity

@@ -150,7 +150,7 @@ def sums_in(results: tuple[Tensor, ...]) -> int:
 
 def test_parts_add_their_updates_without_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
     """All parts except the outer product mean; small triangle multiplications only on separate GEMMs."""
-    monkeypatch.setattr(operator, "MOST_AT_ONCE", 0)
+    monkeypatch.setattr(operator, "MOST_FUSED_EXACT_ELEMENTS", 0)
     ours, _ = blocks(msa_dropout=0.5, pair_dropout=0.5)
     given = tuple(None if one is None else one[:1] for one in inputs())
     with ts.use("interpret"):
@@ -161,7 +161,7 @@ def test_parts_add_their_updates_without_dropout(monkeypatch: pytest.MonkeyPatch
 
 
 def test_block_on_separate_gemms_matches_the_published_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operator, "MOST_AT_ONCE", 0)
+    monkeypatch.setattr(operator, "MOST_FUSED_EXACT_ELEMENTS", 0)
     ours, plain = blocks()
     given = tuple(None if one is None else one[:1] for one in inputs())
     with ts.use("interpret"):

@@ -142,7 +142,7 @@ def test_opcheck_accepts_kernels_that_others_call(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Kernels, "__call__", noted_call)
     monkeypatch.setattr(Kernels, "runner_for", noted_runner_for)
-    monkeypatch.setattr(sys.modules["tilesmith.ops.triangle_multiply.operator"], "MOST_AT_ONCE", 0)
+    monkeypatch.setattr(sys.modules["tilesmith.ops.triangle_multiply.operator"], "MOST_FUSED_EXACT_ELEMENTS", 0)
     dispatch.forget()  # else a call that was planned before runs without its inner calls
     torch.manual_seed(0)
     for name in ("triangle_multiply", "attention_update", "transition"):

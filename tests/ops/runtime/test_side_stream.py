@@ -200,7 +200,7 @@ def of_matmul() -> Tensor:
 def test_gradients_do_not_read_results_of_the_side_stream(
     place: str, computed: Callable[[], Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(import_module("tilesmith.ops.triangle_multiply.operator"), "MOST_AT_ONCE", 0)
+    monkeypatch.setattr(import_module("tilesmith.ops.triangle_multiply.operator"), "MOST_FUSED_EXACT_ELEMENTS", 0)
     with ts.use("interpret"):
         right = computed()
         monkeypatch.setattr(import_module(f"tilesmith.ops.{place}"), "SideStream", Late)

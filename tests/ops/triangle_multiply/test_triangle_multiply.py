@@ -165,7 +165,7 @@ def test_single_channel_matches_reference(mode: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "residues", "channels", "tf32", "in_whole_products"),
+    ("dtype", "residues", "channels", "tf32", "separate_gemms"),
     [
         (torch.float32, 64, 128, False, True),
         (torch.float32, 65, 64, False, True),
@@ -176,7 +176,7 @@ def test_single_channel_matches_reference(mode: Any) -> None:
     ],
 )
 def test_exact_float32_that_is_large_or_wide_uses_separate_gemms(
-    dtype: torch.dtype, residues: int, channels: int, tf32: bool, in_whole_products: bool
+    dtype: torch.dtype, residues: int, channels: int, tf32: bool, separate_gemms: bool
 ) -> None:
     given = made(residues, channels=channels, hidden=channels)
     del given["direction"]
@@ -189,8 +189,8 @@ def test_exact_float32_that_is_large_or_wide_uses_separate_gemms(
     finally:
         torch.set_float32_matmul_precision(before)
     names = [plan.kernels for plan in plans]
-    assert ("triangle_multiply_forward" in names) is not in_whole_products
-    assert ("triangle_multiply_gated" in names) is in_whole_products
+    assert ("triangle_multiply_forward" in names) is not separate_gemms
+    assert ("triangle_multiply_gated" in names) is separate_gemms
 
 
 def test_float64_on_a_gpu_is_left_to_pytorch() -> None:
@@ -208,7 +208,7 @@ class TestExact:
 
     @pytest.fixture(autouse=True)
     def at_any_size(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(operator, "MOST_AT_ONCE", 0)
+        monkeypatch.setattr(operator, "MOST_FUSED_EXACT_ELEMENTS", 0)
 
     @covering(
         sizes=[(3, 4, 3, 2), (17, 7, 37, 1)],
@@ -246,7 +246,7 @@ class TestExact:
         given = made(residues, batch=batch)
         leaves = leaves_of(given)
         with ts.use("interpret"), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(operator, "MOST_AT_ONCE", -1)
+            patch.setattr(operator, "MOST_FUSED_EXACT_ELEMENTS", -1)
             triangle_multiply(**leaves).sum().backward()
         assert_same(gradients(leaves), {name: torch.zeros_like(one) for name, one in gradients(leaves).items()})
 

@@ -1,4 +1,7 @@
-"""The operator: its meaning, its checks, its gradient, its spec."""
+"""The operator: its definition, argument checks, gradient and spec.
+
+`forward.py` and `backward.py` have the kernels and choose between them by the number of classes.
+"""
 
 from typing import Any
 
@@ -27,6 +30,7 @@ def reference(
     label_smoothing: float = 0.0,
     reduction: str = "mean",
 ) -> Tensor:
+    """Return the loss by its definition, for tests."""
     counts = target != ignore_index
     log_probabilities = torch.log_softmax(without_ignored(logits, counts).to(loss_dtype(logits)), -1)
     of_target = log_probabilities.gather(-1, target.where(counts, 0).unsqueeze(-1)).squeeze(-1)
@@ -40,7 +44,7 @@ def reference(
 
 
 def without_ignored(rows: Tensor, counts: Tensor) -> Tensor:
-    """Return the rows with zeros in place of those that do not count: zero times NaN would be NaN in the gradient."""
+    """Return the rows with zeros in place of ignored ones: zero times NaN would be NaN in the gradient."""
     return rows.masked_fill(~counts[..., None], 0.0)
 
 
@@ -51,7 +55,7 @@ def pytorch(
     label_smoothing: float = 0.0,
     reduction: str = "mean",
 ) -> Tensor:
-    """Return PyTorch's own loss. NaN in a row that is ignored reaches that row's gradient."""
+    """Return PyTorch's own loss, a rival. NaN in an ignored row reaches that row's gradient."""
     matrix = logits.reshape(target.numel(), logits.shape[-1]).to(loss_dtype(logits))
     loss = F.cross_entropy(
         matrix, target.reshape(-1), ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction
@@ -66,6 +70,7 @@ def native(
     label_smoothing: float = 0.0,
     reduction: str = "mean",
 ) -> Tensor:
+    """Return the operator's result where PyTorch computes: on a CPU, under torch.func, or where PyTorch is faster."""
     counted = without_ignored(logits, target != ignore_index)
     try:
         return pytorch(counted, target, ignore_index, label_smoothing, reduction)
@@ -101,15 +106,17 @@ def cross_entropy(
     label_smoothing: float = 0.0,
     reduction: str = "mean",
 ) -> Tensor:
-    """log Σ exp(x) − x[target] over the last dimension of the logits, which holds the classes.
+    """log Σ exp(x) − x[target] of each row x of the logits, over their last dimension, which holds the classes.
 
-    For a matrix of logits this is torch.nn.functional.cross_entropy. `target` has one class as int64 for each row. Rows
-    whose target is `ignore_index` have no loss, no gradient, and no part in the mean. Label smoothing spreads that part
-    of the target's probability over all classes. `reduction` is "mean", "sum" or "none". A mean over no rows is NaN.
+    For a matrix of logits this is torch.nn.functional.cross_entropy without class weights. `target` has one class as
+    int64 for each row. Rows whose target is `ignore_index` have no loss, no gradient, and no part in the mean. With
+    label smoothing s the target's probability is 1 − s, and s / classes is added to every class. `reduction` is "mean",
+    "sum" or "none". A mean over no rows is NaN.
 
     The loss is float32, or float64 for float64 logits, as if the logits had been cast, but without the copy. A target
-    that is no class makes the loss and the gradient of its row NaN. Inside `tilesmith.debug()`, and where PyTorch
-    computes on a CPU, it is an error.
+    that is no class makes the loss and the gradient of its row NaN, and so a mean or a sum. Where PyTorch computes, it
+    is an error: a ValueError on a CPU, an assertion on the device on a GPU. Inside `tilesmith.debug()` it always is a
+    ValueError.
     """
     require_floating("cross_entropy", logits=logits)
     require_dimensions("cross_entropy", "logits", logits, at_least=1)
@@ -123,10 +130,10 @@ def liger(logits: Tensor, target: Tensor, label_smoothing: float = 0.0, reductio
     from liger_kernel.ops.cross_entropy import LigerCrossEntropyFunction
 
     # Liger overwrites the given logits with their gradient.
-    made = LigerCrossEntropyFunction.apply(
+    loss = LigerCrossEntropyFunction.apply(
         logits, target, None, -100, 0.0, label_smoothing, reduction, None, False
     )  # fmt: skip
-    return made[0] if isinstance(made, tuple) else made  # type: ignore[no-any-return]  # untyped
+    return loss[0] if isinstance(loss, tuple) else loss  # type: ignore[no-any-return]  # untyped
 
 
 def quack(logits: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
@@ -150,7 +157,7 @@ def make_inputs(case: Case, dtype: torch.dtype, device: str, layout: Layout) -> 
 
 def cost(case: Case, dtype: torch.dtype) -> Cost:
     elements = case.rows * case.cols
-    read = (case.rows - case.ignored) * case.cols
+    read = (case.rows - case.ignored) * case.cols  # five operations each: subtract, scale, exp2, compare, add
     target_bytes = case.rows * torch.int64.itemsize
     return Cost(
         forward=Work(bytes=read * dtype.itemsize + target_bytes, flops=5 * read),

@@ -1,9 +1,15 @@
-"""The gradient: with r = 1/√(mean(x²) + eps) and g = dy · w,
+"""The gradient of y = x · r · w with r = 1/√(mean(x²) + eps): with g = dy · w,
 
 dx = r · g − x · r³ · mean(g · x),    dw = Σ over rows of dy · x · r.
 
-If x is a sum that the forward returned too, the gradient of that output is added to dx. If a ReLU followed, dy counts
-only where y is positive, that is where x · w is positive.
+w is the weight, or 1 + weight (HAS_WEIGHT is 2), or 1. In add_rms_norm x is an output too; its gradient, dsum, is added
+to dx. If a ReLU follows, dy is taken as zero where x · w ≤ 0.
+
+FORMS lists the forms. The first that has a default for these sizes computes (`device/norms/backward.py`). A new form
+stands before the forms that are slower.
+
+In all kernels `sizes` are the columns and the sizes of two inner dimensions of rows; NESTED: rows have more than one
+stride (`runtime/layout.py`).
 """
 
 import torch
@@ -48,7 +54,7 @@ def rms_norm_backward_kernel(
     HAS_WEIGHT: tl.constexpr, WEIGHT_GRADIENT: tl.constexpr, SUM_GRADIENT: tl.constexpr, RELU: tl.constexpr,
     NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, PIPELINE: tl.constexpr,
 ):  # fmt: skip
-    """Persistent programs, each through every n-th group of ROWS whole rows."""
+    """Compute whole rows, ROWS at a time: program p computes the groups p, p + programs, …"""
     n_columns = sizes[0]
     columns = tl.arange(0, BLOCK_SIZE)
     in_row = columns < n_columns
@@ -108,7 +114,7 @@ def _tile_gradient(
     tensors, weight, inverse_rms, correction, tile,
     SUM_GRADIENT: tl.constexpr, RELU: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr,
 ):  # fmt: skip
-    """Store dx of a tile, given its rows' statistics. Return what each element adds to dw."""
+    """Store dx of a tile, given its rows' statistics. Return the terms of dw: dy · x · r."""
     x = load_tile(tensors.x, tile, NESTED, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
     dy = load_tile(tensors.dy, tile, NESTED, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
     if RELU:
@@ -144,7 +150,7 @@ def rms_norm_backward_tiles_kernel(
     HAS_WEIGHT: tl.constexpr, WEIGHT_GRADIENT: tl.constexpr, SUM_GRADIENT: tl.constexpr, RELU: tl.constexpr,
     NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Second of two sweeps: dx in tiles, and one part of the rows' partial sum of dw for a block of columns."""
+    """Second of two sweeps: dx in tiles, and dw of a block of columns, summed over `rows_per_part` rows."""
     n_columns = sizes[0]
     tensors = GradientTensors(
         RowTensor(dy_ptr, dy_strides), RowTensor(x_ptr, x_strides), RowTensor(dx_ptr, dx_strides),
@@ -164,14 +170,15 @@ def rms_norm_backward_tiles_kernel(
         tl.store(weight_partials_ptr + part * n_columns + columns, tl.sum(weight_gradient, axis=0), mask=in_row)
 
 
+# For x whose neighbouring rows, not columns, are contiguous.
 COLUMNS_APART = BackwardConfig(num_warps=8, ROWS=32, BLOCK_SIZE=256, programs_per_multiprocessor=8)
-FORMS = (
+FORMS = (  # `centre`: a mean is subtracted, as layer_norm does
     AnyWidthBackward(centre=False),
     OneSweep(
         kernel=rms_norm_backward_kernel,
         # On an H200 in bf16 from memory: 16384×512 16.8 µs, 8192×1024 16.9, 16384×2048 53, 16384×4096 100 (4.0 TB/s),
         # 16384×8192 194 (4.15 TB/s). Without a pipeline, the last two take 121 and 260 µs at best.
-        sweeps={
+        sweeps={  # by the columns, rounded up to a power of two
             256: Sweep(rows=16, warps=4, programs=4, stages=3),
             512: Sweep(rows=4, warps=2, programs=4, stages=3),
             1024: Sweep(rows=4, warps=4, programs=2, stages=3),
@@ -195,7 +202,7 @@ def plan_norm_gradient(
 ) -> tuple[Operand, Operand]:
     """Plan dx, and dw if wanted, of rms_norm(x) with or without a ReLU after it. Return both; dw may be empty."""
     weight = given.weight if weight_gradient else None
-    dx, partials = plan_gradient(plan, FORMS, given, ["weight"] if weight else [], RELU=relu)
+    dx, partials = plan_gradient(plan, FORMS, given, ["weight"] if weight is not None else [], RELU=relu)
     if weight is None:
         return dx, plan.empty((0,), given.x.dtype)
     dweight = plan.empty(weight.shape, weight.dtype)
@@ -210,7 +217,7 @@ def backward(dy: Tensor, x: Tensor, weight: Tensor | None, eps: float, weight_gr
 
 
 def parameter_like(x: Tensor, parameter: Tensor | None, wanted: bool) -> Tensor:
-    """Return memory for a parameter's gradient; an empty tensor without the parameter, or if nobody wants it."""
+    """Return memory for a parameter's gradient; an empty tensor without the parameter, or if not wanted."""
     if parameter is None or not wanted:
         return torch.empty(0, dtype=x.dtype, device=x.device)
     return torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)

@@ -1,4 +1,12 @@
-"""The forward kernels and the choice between them."""
+"""The forward kernels of softmax, exp(x − max x) / Σ exp(x − max x), and the sizes at which each is the default.
+
+`rows.py` has the forms that launch them, in their order, and says how to add one. In all kernels:
+
+- EDGES: a row is its aligned middle, `length` elements from `lead` on, and two edges of less than VECTOR elements
+  (`device/aligned_rows.py`).
+- ALIGNED_ROWS: the number of inner rows is a multiple of 16.
+- SHORT: elements of 16 bits, for which exp2 replaces exp.
+"""
 
 import torch
 import triton
@@ -22,7 +30,7 @@ from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.softmax.row_places import row_pointers, rows_exist, statistics_places
 from tilesmith.ops.softmax.rows import Blocks, Held, Kernels, RowConfig, Rows, plan_rows, row_config, rows_along
 
-# Below every number but −∞, so that x − LOWEST is never NaN for an x that is not.
+# The lowest finite numbers, as first maximum: a lane that has only −∞ then adds exp(−∞) = 0, not NaN.
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 LOWEST_DOUBLE = tl.constexpr(-1.7976931348623157e308)
 
@@ -33,7 +41,7 @@ def softmax_forward_kernel(
     ALIGNED_ROWS: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr, EDGES: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, PIPELINE: tl.constexpr,
 ):  # fmt: skip
-    """Whole rows in registers, ROWS at a time; program p takes the groups p, p + programs, …"""
+    """Compute whole rows in registers, ROWS at a time. Program p computes the groups p, p + programs, …"""
     SHORT: tl.constexpr = x_ptr.dtype.element_ty.primitive_bitwidth <= 16
     inner_rows = run_size(inner_rows, ALIGNED_ROWS)
     columns = tl.arange(0, BLOCK_SIZE)
@@ -195,8 +203,8 @@ def statistics_of(
 ):  # fmt: skip
     """Return the maximum of each row over BLOCKS blocks, and the sum of exp(x − maximum).
 
-    Every lane keeps a maximum and a sum of its own until the end. GROUP elements that meet in one lane share a maximum,
-    so that an element costs little more than one exponential.
+    Every lane keeps a maximum and a sum of its own, and `joined` combines the lanes. GROUP elements of a block are
+    assigned to one lane and share its maximum, so that an element costs little more than one exponential.
     """
     x_rows, column_stride, in_rows, length = x_middle
     LANES: tl.constexpr = BLOCK_SIZE // GROUP
@@ -239,13 +247,13 @@ def store_edges(x_pointers, y_pointers, is_edge, largest, total, COMPUTE: tl.con
 
 @triton.jit
 def exponential(x, SHORT: tl.constexpr):
-    """Return exp(x). In a SHORT dtype subnormal results are zero: a third fewer instructions."""
+    """Return exp(x). If SHORT, by exp2: float32 results below 2⁻¹²⁶ become zero, with a third fewer instructions."""
     return tl.exp2(x * LOG2_E) if SHORT else tl.exp(x)
 
 
 @triton.jit
 def joined(largest, total):
-    """Return one maximum and one sum for each row of them."""
+    """Return one maximum and one sum for each row, from those of its lanes or parts."""
     row_largest = row_maximum(largest)
     return row_largest, row_sum(total * tl.exp(largest - row_largest))
 
@@ -280,9 +288,10 @@ KERNELS = Kernels(
 )
 
 
-# By the bytes of an element. Few warps, each with many loads in flight, are fastest: share of the copy limit on an H200
-# in bf16, 12000×7045 0.94 with 4 warps, 0.75 with 8; 8114×21127 0.90 by teams, 0.86 with 8 warps, 0.73 in blocks;
-# 2500×36001 0.89 by teams, 0.69 in blocks (`benchmarks/tuning/softmax_forward-h200.json`).
+# By the bytes of an element; `Held` explains the fields. Few warps, each with many loads in flight, are fastest for two
+# bytes: share of a copy's bandwidth on an H200 in bf16, 12000×7045 0.94 with 4 warps, 0.75 with 8; 8114×21127 0.90 by
+# teams, 0.86 with 8 warps, 0.73 by the blocks kernel; 2500×36001 0.89 by teams, 0.69 by the blocks kernel
+# (`benchmarks/tuning/softmax_forward-h200.json`).
 HELD = {
     2: Held(warps=4, vectors=8, most_vectors=10, most_full=16, team_warps=4, team_vectors=10),
     4: Held(warps=16, vectors=5, most_vectors=9, most_full=9, team_warps=4, team_vectors=10),
@@ -290,8 +299,9 @@ HELD = {
 
 
 def forward_config(rows: Rows, plan: Plan) -> RowConfig:
-    """Return the config for these rows. A row in registers saves the second exponential."""
-    # On an H200 in bf16: 2048×50257 141.4 µs with 8 warps; 1024×151936 252.3 µs with 8, 239.0 with 16.
+    """Return the config for these rows. A row in registers needs one exponential an element, not two."""
+    # Warps of the blocks kernel. On an H200 in bf16: 2048×50257 141.4 µs with 8 warps; 1024×151936 252.3 µs with 8,
+    # 239.0 with 16.
     warps = 8 if rows.has_edges or (rows.columns <= 65536 and rows.in_vectors) else 16
     if rows.in_vectors:
         return row_config(rows, plan, 65536, Blocks(warps, 32768), HELD)

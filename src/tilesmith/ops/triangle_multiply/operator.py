@@ -36,8 +36,9 @@ from tilesmith.ops.triangle_multiply.reference import DIRECTIONS, reference
 
 NAME = "triangle_multiply"
 MOST_CHANNELS = 256  # of z or hidden: one tile holds all channels of a pair, for the norm
-MOST_AT_ONCE = 2**18  # elements of z that the fused kernels compute where single precision must be exact
-MOST_CHANNELS_AT_ONCE = 64  # and channels
+# Exact single precision with more elements of z, or more channels of z, than these is computed by `exact/`.
+MOST_FUSED_EXACT_ELEMENTS = 2**18
+MOST_FUSED_EXACT_CHANNELS = 64
 
 
 def inputs_of_kernels(z: Tensor, direction: str, mask: Tensor | None, *others: Any) -> tuple[Any, ...]:
@@ -62,21 +63,21 @@ def prepare_exact(*arguments: Any) -> tuple[Any, ...]:
 
 @flat_arguments
 def takes(z: Tensor, mask: Tensor | None, parameters: Parameters[Tensor], *numbers: Any) -> bool:
-    """Return whether the kernels can compute this call. float64 on a GPU goes to PyTorch: tensor cores do not help."""
+    """Return whether the kernels can compute this call. PyTorch computes float64 on a GPU and wider tensors."""
     most_channels = max(parameters.output_weight.shape)
     return most_channels <= MOST_CHANNELS and not (z.is_cuda and z.dtype == torch.float64)
 
 
-def in_whole_products(z: object, *_: object) -> bool:
-    """Return whether separate GEMMs compute this call: exact single precision, and a large z or many channels.
+def needs_separate_gemms(z: object, *_: object) -> bool:
+    """Return whether separate GEMMs (`exact/`) compute this call: exact single precision, a large z or many channels.
 
-    The fused kernels split single precision into bf16 parts, and a few rows fill the registers. Forward and backward on
-    an H200: four times 64 residues take 2.4 ms fused and 0.73 ms by PyTorch; 256 residues take 9.6 and 3.2 ms. With
-    256 channels, 29 residues take 2.1 ms fused and 0.23 ms by PyTorch.
+    The fused kernels split single precision into bf16 parts, which take registers, so their tiles have few rows.
+    PyTorch's separate operators beat them, forward and backward on an H200: four times 64 residues take 2.4 ms fused
+    and 0.73 ms by PyTorch; 256 residues 9.6 and 3.2 ms; with 256 channels, 29 residues 2.1 and 0.23 ms.
     """
     if not isinstance(z, Tensor) or z.is_nested or not must_be_exact(z):
         return False
-    return z.numel() > MOST_AT_ONCE or z.shape[-1:].numel() > MOST_CHANNELS_AT_ONCE
+    return z.numel() > MOST_FUSED_EXACT_ELEMENTS or z.shape[-1:].numel() > MOST_FUSED_EXACT_CHANNELS
 
 
 def save(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -116,7 +117,7 @@ IN_CHUNKS = Alternative(
     prepare=prepare_for_chunks, options=replace(COMMON, runs_anywhere=True),
 )  # fmt: skip
 EXACT = Alternative(
-    when=in_whole_products, forward=exact.forward, save=exact.save, gradient=exact.gradient, prepare=prepare_exact,
+    when=needs_separate_gemms, forward=exact.forward, save=exact.save, gradient=exact.gradient, prepare=prepare_exact,
     options=replace(COMMON, takes=takes, switches=tf32_allowed),
 )  # fmt: skip
 
@@ -159,10 +160,10 @@ def triangle_multiply(
     - `output_weight`: [channels, hidden]; `output_gate_weight`: [channels, channels].
     - `projection_bias`, `gate_bias`, `output_bias`, `output_gate_bias`: one element for each row of their weight.
     - `eps`: of both norms.
-    - `chunk`: how many rows of y are computed at a time. By default all rows, which is faster and takes more memory:
-      the forward 5 times the memory of z against 3, the backward 15 against 5, and 3 against none in between. Gradients
-      of chunks cannot be differentiated again.
-    - `residual=True`: return z + y instead of y. The exact single-precision kernels add z in the same pass over memory.
+    - `chunk`: how many rows of y are computed at a time. By default all rows, which is faster and takes more memory.
+      Memory in sizes of z, by default and with chunks, if hidden = channels: forward 5 and 3, saved for the backward 3
+      (in exact single precision 11) and none, backward 15 and 5. Gradients of chunks cannot be differentiated again.
+    - `residual=True`: return z + y instead of y. Chunks and exact single precision add z in the same pass over memory.
 
     All tensors have one dtype. Sums are in single precision or better; with float16, x is float32. Gradients are the
     same to the bit at every run. Products follow PyTorch's setting for tf32.

@@ -1,4 +1,8 @@
-"""Put one product y = act(a·b · scales + bias) + addend on a plan."""
+"""Record the launches of one product y = act(z) + addend, with z = Σ a·b · scales + bias.
+
+Σ is over the summed batch dimensions, if there are any. `choose.py` lists the forms: a form is a kernel and how it is
+launched. To add one, see there.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +23,16 @@ from tilesmith.ops.runtime.plan import Operand, Plan
 
 
 def plan_product(plan: Plan, product: Product) -> None:
-    """Put the product on the plan: its tiles, and the sum of partial products where there are several."""
+    """Record the launches: copies of unaligned operands where they pay, the GEMM, and the sum of partial products.
+
+    `merged` has three batch dimensions, for the GEMM; `product` has the caller's, for the sum.
+    """
     if product.y.strides[0] == 1 and product.y.strides[1] != 1 and product.epilogue == Epilogue():
-        product = product.transposed()  # neighbours in a row of the result are now neighbours in memory
+        product = product.transposed()  # yᵀ = bᵀ·aᵀ has contiguous rows; an epilogue is laid out for y
     merged = with_aligned_operands(plan, product.merged())
     form, config = choose(Problem(plan, merged))
     partials = prod(product.batch[: product.summed]) * form.split_k(config)
-    if partials == 1:
+    if partials == 1:  # 0, for an empty sum: the kernel that sums writes zeros and the epilogue
         form.plan(plan, merged, config)
         return
     kept = product.batch[product.summed :]
@@ -40,9 +47,9 @@ def plan_product(plan: Plan, product: Product) -> None:
 
 
 def _plan_sum(plan: Plan, product: Product, sums: Operand, partials: int, kept: tuple[int, ...]) -> None:
-    """Put the sum of partial products on the plan, with the epilogue."""
+    """Record the launch that sums the partial products and applies the epilogue. `kept`: the batch of the result."""
     y = product.y
-    walk = as_rows((*kept, 1), (*y.batch_strides[product.summed :], 0))
+    walk = as_rows((*kept, 1), (*y.batch_strides[product.summed :], 0))  # a row of one column: only the batch counts
     config = sum_config(y.columns, partials)
     tiles = triton.cdiv(y.rows, config.ROWS) * triton.cdiv(y.columns, config.COLUMNS)
     plan.launch(
