@@ -118,6 +118,7 @@ def test_end_of_the_command_ends_the_learners_loop(number: int, tmp_path: Path) 
     """Closing the terminal sends SIGHUP."""
     (tmp_path / "vector_add.py").write_text(f"import os\nprint(os.getpid(), flush=True)\nwhile True: pass\n{SOLUTION}")
     code = (
+        "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # nohup, around the tests, ignores it
         "from pathlib import Path\nfrom tilesmith.workshop.isolation.worker import Worker\n"
         "from tilesmith.workshop.course.catalogue import BUILT_IN\n"
         "from tilesmith.workshop.course.exercise_file import load_exercise\n"
