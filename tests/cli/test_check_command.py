@@ -210,10 +210,10 @@ class TestEndedProcesses:
     def test_kernel_that_never_ends_is_named_with_its_line(self, tmp_path: Path) -> None:
         loop = "    total = x * 0\n    while tl.sum(total, 0) < 1:\n        total = total * 1\n    tl.store("
         path = written(tmp_path, TUNED.replace("    tl.store(", loop))
-        result = checked(path, "--layout", "contiguous", "--time-limit", "5")
+        result = checked(path, "--layout", "contiguous", "--time-limit", "3")
         assert result.exit_code == 1
         lines = [line_of(path, text) for text in ("while tl.sum", "total * 1")]
-        places = [f"did not end within 5 s: it is in double_kernel, {path}:{line}; the rest" for line in lines]
+        places = [f"did not end within 3 s: it is in double_kernel, {path}:{line}; the rest" for line in lines]
         assert any(place in result.output for place in places)
 
     def test_file_that_ends_the_process_when_imported_gets_one_line_and_2(self, tmp_path: Path) -> None:

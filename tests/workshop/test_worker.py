@@ -27,7 +27,7 @@ SOLUTION = EXERCISE.solution.read_text()
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    with forking(), Worker(Limits(seconds=60, gigabytes=2)) as started:
+    with forking(), Worker(Limits(seconds=60, gigabytes=1)) as started:
         yield started
 
 
@@ -86,8 +86,8 @@ def test_impossible_allocation_fails_at_runs(worker: Worker, tmp_path: Path) -> 
 
 
 def test_memory_limit_ends_the_file(worker: Worker, tmp_path: Path) -> None:
-    source = inside("hoard = [torch.ones(1 << 25) for _ in range(800)]")  # 128 MB each, 100 GB in all
-    assert_survived(checked(worker, tmp_path, source), "took more than 2 GB of memory, at vector_add.py:18")
+    source = inside("hoard = [torch.ones(1 << 23) for _ in range(800)]")  # 32 MB each, 25 GB in all
+    assert_survived(checked(worker, tmp_path, source), "took more than 1 GB of memory, at vector_add.py:18")
 
 
 @pytest.mark.usefixtures("forked")
@@ -102,9 +102,9 @@ def test_memory_of_the_child_before_the_check_does_not_count(worker: Worker, tmp
 
 @pytest.mark.usefixtures("forked")
 def test_time_limit_ends_the_file_and_names_the_line(tmp_path: Path) -> None:
-    with Worker(Limits(seconds=2, gigabytes=2)) as worker:
+    with Worker(Limits(seconds=1, gigabytes=2)) as worker:
         outcome = checked(worker, tmp_path, inside("while True: pass"))
-    assert_survived(outcome, "was still running after 2 s, at vector_add.py:18")
+    assert_survived(outcome, "was still running after 1 s, at vector_add.py:18")
 
 
 def test_sleeping_counts_and_waiting_for_a_processor_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_file_saved_during_a_check_is_kept(worker: Worker, tmp_path: Path) -> No
 
 @pytest.fixture(scope="module")
 def warm_worker() -> Iterator[Worker]:
-    with forking(), Worker(Limits(seconds=200, gigabytes=2), warm=True) as started:
+    with forking(), Worker(Limits(seconds=200, gigabytes=1), warm=True) as started:
         yield started
 
 
@@ -181,7 +181,7 @@ def test_warm_worker_ends_files_that_do_not_end(warm_worker: Worker, tmp_path: P
         "status 3",
     )
     assert_survived(
-        checked(warm_worker, tmp_path, inside("torch.ones(1 << 30).mul(2)\n    while True: pass")), "GB of memory"
+        checked(warm_worker, tmp_path, inside("torch.ones(1 << 29).mul(2)\n    while True: pass")), "GB of memory"
     )
     assert checked(warm_worker, tmp_path, SOLUTION).verdict.passed
 
