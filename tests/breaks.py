@@ -1006,6 +1006,13 @@ BREAKS = [
         "tests/toolchain/test_lost_assignments.py",
     ),
     Break(
+        "lost assignments are looked for in the first visit of an outer loop",
+        "toolchain/compiler/lost_assignments.py",
+        "if depth == 1:",
+        "if depth >= 1:",
+        "tests/lab/inspect/test_assignments_lost_by_triton.py",
+    ),
+    Break(
         "Inductor is not told of an operator",
         "ops/runtime/kernels.py",
         "if operator not in graph.lowerings:",

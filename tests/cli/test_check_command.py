@@ -473,6 +473,24 @@ class TestCompiler:
         path = written(tmp_path, TUNED.replace("    tl.store(y_ptr + offsets, x * 2, mask=mask)\n", mended))
         assert checked(path, "--layout", "contiguous").exit_code == 0
 
+    def test_gluon_kernel_is_wrong_too_whose_assignment_the_compiler_loses(self, tmp_path: Path) -> None:
+        text = TUNED.replace("triton.language as tl", "triton.experimental.gluon.language as tl")
+        text = text.replace('@triton.autotune(CONFIGURATIONS, key=["n"])\n@triton.jit', "@gluon.jit")
+        text = text.replace("from tilesmith", "from triton.experimental import gluon\nfrom tilesmith")
+        text = text.replace("tl.arange(0, BLOCK)", "tl.arange(0, BLOCK, LAYOUT)").replace(
+            "mask=mask)\n    tl", "mask=mask, other=0.0)\n    tl"
+        )
+        text = text.replace(
+            "    offsets =", "    LAYOUT: tl.constexpr = tl.BlockedLayout([1], [32], [4], [0])\n    offsets ="
+        )
+        text = text.replace('lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)', "(triton.cdiv(x.numel(), 128),)")
+        text = text.replace("y, x.numel())", "y, x.numel(), BLOCK=128)")
+        lost = LOST_IN_A_LOOP.replace("tl.float32)", "tl.float32, LAYOUT)")
+        path = written(tmp_path, text.replace("    tl.store(y_ptr + offsets, x * 2, mask=mask)\n", lost))
+        result = checked(path, "--layout", "contiguous")
+        assert result.exit_code == 1
+        assert "double_kernel is compiled wrongly for cuda:90" in result.output
+
     def test_dtype_that_the_target_lacks_is_a_note(self, tmp_path: Path) -> None:
         text = TUNED.replace("x * 2", "x.to(tl.float8e4b8).to(tl.float32) * 0 + x * 2")
         result = checked(written(tmp_path, text), "--layout", "contiguous")
