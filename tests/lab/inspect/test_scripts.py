@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import sys
+import weakref
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from tilesmith.lab.inspect.model import Inspection
 from tilesmith.lab.inspect.options import InspectOptions
 from tilesmith.lab.inspect.output.json_output import as_json
+from tilesmith.lab.inspect.running.child_process import _kernel_that_runs
 from tilesmith.lab.inspect.running.script import Limits, inspect_script
 from tilesmith.toolchain.compiler import Target
+from tilesmith.toolchain.interpreter import running
 from tilesmith.workshop.isolation.process_use import resident_bytes
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -140,6 +146,21 @@ def test_endless_script_is_stopped(tmp_path: Path) -> None:
 
 
 @FORKED
+@pytest.mark.parametrize(
+    "library", [weakref.__file__, torch.utils.weak.__file__, np.ma.__file__], ids=["python", "torch", "numpy"]
+)
+def test_an_endless_kernel_is_named_while_a_library_runs_inside_it(library: str) -> None:
+    texts = (
+        ("def library():\n    return name()", library),
+        ("def kernel():\n    x = 1\n    return library()", "mine.py"),
+    )
+    functions = {"name": lambda: _kernel_that_runs(sys._getframe(1))}
+    for text, file in (*texts, ("def run():\n    return kernel()", running.__file__)):
+        exec(compile(text, file, "exec"), functions)
+    assert functions["kernel"]() == ""  # the interpreter does not run it
+    assert functions["run"]() == "kernel (mine.py:3)"
+
+
 def test_limit_of_cpu_time_stops_a_busy_script(tmp_path: Path) -> None:
     script = tmp_path / "busy.py"
     script.write_text("while True:\n    pass\n")

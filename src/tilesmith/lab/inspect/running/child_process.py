@@ -14,6 +14,7 @@ import atexit
 import os
 import runpy
 import signal
+import sysconfig
 import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Client, Connection
@@ -182,18 +183,29 @@ def _call_operator(spec: Any, name: str | None, note: Callable[[str], None]) -> 
 def _kernel_that_runs(frame: FrameType | None) -> str:
     """Return the kernel that the interpreter runs in this frame, and its line; empty where there is none."""
     from tilesmith.toolchain.interpreter import running
-    from tilesmith.toolchain.interpreter.observing.positions import is_user_code
 
-    ours = str(Path(__file__).parents[2]) + os.sep  # what observes kernels
     inside: list[FrameType] = []
     while frame is not None and frame.f_code.co_filename != running.__file__:
-        if is_user_code(frame.f_code.co_filename) and not frame.f_code.co_filename.startswith((ours, "<string>")):
+        if _is_kernel_code(frame.f_code.co_filename):
             inside.append(frame)
         frame = frame.f_back
     if frame is None or not inside:
         return ""
     file, line = Path(inside[0].f_code.co_filename).name, inside[0].f_lineno
     return f"{inside[-1].f_code.co_name} ({file}:{line})"
+
+
+def _is_kernel_code(file: str) -> bool:
+    """Whether a file that the interpreter is in may hold kernels: not Python's library, PyTorch or what observes."""
+    import torch
+
+    from tilesmith.toolchain.interpreter.observing.positions import is_user_code
+
+    library, installed = sysconfig.get_path("stdlib") + os.sep, ("site-packages", "dist-packages")
+    if file.startswith(library) and not file.removeprefix(library).startswith(installed):
+        return False
+    observers, pytorch = Path(__file__).parents[2], Path(torch.__file__).parent
+    return is_user_code(file) and not file.startswith((f"{observers}{os.sep}", f"{pytorch}{os.sep}", "<"))
 
 
 def _summary(session: Any, script: str, arguments: Sequence[str]) -> dict[str, Any]:
