@@ -36,21 +36,34 @@ def digests(root: Path = ROOT) -> dict[str, str]:
     """Return the digest of every source file and test that a GPU run depends on, by path."""
     files = (path for folder in (*SOURCES, *TESTS) for path in (root / folder).rglob("*.py"))
     return {
-        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()[:12] for path in sorted(files)
+        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+        for path in sorted(files)
+        if not has_cpu_tests_alone(path)
     }
 
 
-def files_with_gpu_tests(root: Path = ROOT, words: str = r"\bgpu\b|\bon_gpu\b|on_hopper") -> list[str]:
+GPU_WORDS = r"\b(gpu|on_gpu|on_hopper)\b"
+
+
+def files_with_gpu_tests(root: Path = ROOT, words: str = GPU_WORDS) -> list[str]:
     """Return the test files that name the mark, or a fixture that gives it. Collecting only these takes a third."""
     files = (root / "tests").rglob("test_*.py")
     named = (path for path in files if re.search(words, path.read_text()))
     return sorted(path.relative_to(root).as_posix() for path in named)
 
 
+def has_cpu_tests_alone(path: Path) -> bool:
+    return path.name.startswith("test_") and path.is_file() and not re.search(GPU_WORDS, path.read_text())
+
+
 def changed_files(receipt: dict[str, Any], root: Path = ROOT) -> list[str]:
-    """Return the files that were added, changed or removed since the receipt."""
+    """Return the files that were added, changed or removed since the receipt; a receipt may name CPU tests too."""
     then, now = receipt["files"], digests(root)
-    return sorted(path for path in then.keys() | now.keys() if then.get(path) != now.get(path))
+    return sorted(
+        path
+        for path in then.keys() | now.keys()
+        if then.get(path) != now.get(path) and not has_cpu_tests_alone(root / path)
+    )
 
 
 def has_kernel(path: Path) -> bool:

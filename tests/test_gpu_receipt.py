@@ -72,6 +72,19 @@ def test_changed_added_and_removed_files_are_found_and_kernels_named(checkout: P
     assert told.endswith("since then 1 kernel files, 1 other sources and 1 tests changed.\n  src/tilesmith/ops/new.py")
 
 
+def test_a_test_without_a_gpu_does_not_change_what_a_receipt_says(checkout: Path) -> None:
+    on_cpu, on_gpu = checkout / "tests/ops/test_on_cpu.py", checkout / "tests/ops/test_on_gpu.py"
+    on_cpu.write_text("def test_one(): ...\n")
+    on_gpu.write_text("@pytest.mark.gpu\ndef test_two(): ...\n")
+    files = gpu_receipt.digests(checkout)
+    assert "tests/ops/test_on_gpu.py" in files
+    receipt = {"files": {**files, "tests/ops/test_on_cpu.py": "as older receipts do"}}
+    assert gpu_receipt.changed_files(receipt, checkout) == []
+    for file in (on_cpu, on_gpu):
+        file.write_text(file.read_text() + "# changed\n")
+    assert gpu_receipt.changed_files(receipt, checkout) == ["tests/ops/test_on_gpu.py"]
+
+
 @pytest.mark.parametrize(("body", "outcome"), [("assert True", "passed"), ("assert False", "failed")])
 def test_results_are_counted(body: str, outcome: str, tmp_path: Path) -> None:
     (tmp_path / "test_one.py").write_text(f"def test_one():\n    {body}\n")

@@ -48,16 +48,13 @@ def test_exact_matmul_by_partitions_matches_torch() -> None:
     torch.testing.assert_close(interpreted(plan, [a, b])[0], a @ b, atol=2e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("is_causal", "length", "head"), [(True, 384, 64), (False, 257, 128)])
-def test_attention_and_its_gradients_match_torch(
-    is_causal: bool, length: int, head: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Three programs add to dq: the first stores its part, the second adds to it, the third stores the result."""
+@pytest.fixture
+def hopper_forms_at_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     for form in (HopperForward, HopperBackward):
         monkeypatch.setattr(form, "suits", lambda form, problem: True)
-    torch.manual_seed(0)
-    q, k, v, gradient = (torch.randn(1, 1, length, head).bfloat16() for _ in range(4))
 
+
+def assert_attention_matches_torch(q: Tensor, k: Tensor, v: Tensor, gradient: Tensor, *, is_causal: bool) -> None:
     def call(q: Tensor, k: Tensor, v: Tensor) -> None:
         output = ts.ops.attention(q, k, v, causal=is_causal)
         output.backward(torch.empty_like(output))  # type: ignore[no-untyped-call]  # PyTorch ships it untyped
@@ -74,6 +71,22 @@ def test_attention_and_its_gradients_match_torch(
     for ours, leaf in zip(gradients, leaves, strict=True):
         assert leaf.grad is not None
         torch.testing.assert_close(ours.float(), leaf.grad, atol=4e-2, rtol=4e-2)
+
+
+@pytest.mark.parametrize(("is_causal", "length", "head"), [(True, 384, 64), (False, 257, 128)])
+def test_attention_and_its_gradients_match_torch(
+    is_causal: bool, length: int, head: int, hopper_forms_at_any_size: None
+) -> None:
+    """Three programs add to dq: the first stores its part, the second adds to it, the third stores the result."""
+    q, k, v, gradient = (torch.randn(1, 1, length, head).bfloat16() for _ in range(4))
+    assert_attention_matches_torch(q, k, v, gradient, is_causal=is_causal)
+
+
+def test_keys_past_the_end_add_nothing_to_the_gradients(hopper_forms_at_any_size: None) -> None:
+    """All scores are near −512. A key of zeros past the end has the score 0: beside them, its weight overflows."""
+    q, k, v, gradient = (torch.randn(1, 1, 129, 64).bfloat16() for _ in range(4))
+    q, k = (0.1 * q + 8).bfloat16(), (0.1 * k - 8).bfloat16()
+    assert_attention_matches_torch(q, k, v, gradient, is_causal=False)
 
 
 @pytest.mark.parametrize("sizes", [(128, 512, 128), (3, 136, 200, 24)], ids=["matrix", "batch"])
