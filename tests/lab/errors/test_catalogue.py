@@ -139,6 +139,12 @@ def test_error_that_depends_on_machine_or_release_is_explained(name: str, messag
     assert text_of(name) in with_explanation(message)
 
 
+def test_question_about_the_properties_of_an_absent_gpu_is_explained() -> None:
+    message, line = "AssertionError: Torch not compiled with CUDA enabled", "n = torch.cuda.get_device_properties(0)"
+    assert text_of("properties-need-gpu") in with_explanation(message, line)
+    assert text_of("tensor-needs-gpu") in with_explanation(message, "x = torch.ones(4, device='cuda')")
+
+
 @pytest.mark.parametrize(
     ("message", "meant"),
     [
@@ -147,19 +153,27 @@ def test_error_that_depends_on_machine_or_release_is_explained(name: str, messag
         ("NameError('offset is not defined')", "Did you mean offsets?"),
         ("NameError: name 'x_prt' is not defined", "Did you mean x_ptr?"),
         ("NameError: name 'abs' is not defined", ""),
+        ("NameError('x_offsets is not defined')", ""),  # set elsewhere, not misspelt
         ("module 'triton.language' has no attribute 'matmul'", ""),
         ("no name at all", ""),
     ],
 )
 def test_misspelt_name_gets_the_name_it_resembles(message: str, meant: str) -> None:
-    assert did_you_mean(message, "def kernel(x_ptr, n):\n    offsets = n\n") == meant
+    assert did_you_mean(message, "def kernel(x_ptr, n):\n    x_offsets = offsets = n\n") == meant
 
 
 def test_catalogue_has_forty_entries_with_a_test_each() -> None:
     names = [one.name for one in CATALOGUE]
     assert len(names) == len(set(names)) >= 40
     apart = {"foreign-function", "bad-operand", "chained-comparison"}  # the tests above and below
-    apart |= {"launch-needs-gpu", "tensor-needs-gpu", "no-keyboard", "descriptor-alignment", "block-pointer"}
+    apart |= {
+        "launch-needs-gpu",
+        "tensor-needs-gpu",
+        "properties-need-gpu",
+        "no-keyboard",
+        "descriptor-alignment",
+        "block-pointer",
+    }
     apart.add("helper-without-jit")  # inspect says that: tests/lab/inspect/test_foreign_scripts.py
     about_triton = {name for name in names if not name.startswith("cuda-")}  # the others: test_cuda_errors.py
     assert {name for name, _ in (*BODIES, *LAUNCHES, *FILES)} | apart == about_triton

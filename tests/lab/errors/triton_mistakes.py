@@ -167,6 +167,7 @@ BODIES = (
     ("function-of-the-host", "@L\nx = x + triton.cdiv(n, BLOCK)\n@S"),
     ("function-of-the-host", "@L\nx = x + triton.next_power_of_2(n)\n@S"),
     ("not-known-when-compiling", "@L\nx = tl.topk(x, n)\n@S"),
+    ("not-known-when-compiling", "@L\nx = tl.histogram(x.to(tl.int32), n)\n@S"),
     ("numpy-number", "@L\nx = x * np.float32(2)\n@S"),
 )
 LAUNCHES = (

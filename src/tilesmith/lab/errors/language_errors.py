@@ -163,7 +163,7 @@ LANGUAGE_ERRORS = (
       "Functions of `triton` run in Python, before the launch; a kernel uses those of `tl`.",
       "Write tl.cdiv(n, BLOCK_SIZE), or compute the number before the launch and pass it as an argument.",
       code=r"\btriton\.\w+\("),
-    E("not-known-when-compiling", r"could not be determined at compile-time",
+    E("not-known-when-compiling", r"could not be determined at compile-time|incompatible function arguments",
       "This function needs a number that is known when the kernel is compiled, but this one is a number of the launch.",
       "Mark the argument as tl.constexpr and pass it by name: K=4."),
     E("chained-comparison", r"simultaneous multiple comparison",

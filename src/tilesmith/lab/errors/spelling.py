@@ -20,8 +20,10 @@ def did_you_mean(message: str, source: str) -> str:
         wrong, prefix = attribute[2], {"triton.language": "tl"}.get(attribute[1], attribute[1]) + "."
         known = [one for one in dir(sys.modules.get(attribute[1])) if not one.startswith("_")]
     elif name is not None:
-        wrong, prefix, known = name[1], "", sorted({*_defined(source)} - {name[1]})
+        wrong, prefix, known = name[1], "", sorted({*_defined(source)})
     else:
+        return ""
+    if wrong in known:  # spelt right, but without a value at this place
         return ""
     close = get_close_matches(wrong, known, 1, _LIKENESS)
     return f"Did you mean {prefix}{close[0]}?" if close else ""

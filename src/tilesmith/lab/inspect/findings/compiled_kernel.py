@@ -25,7 +25,7 @@ def compile_errors(evidence: Evidence) -> Iterator[Finding]:
         if facts.error:
             first, _, rest = facts.error.partition("\n")
             place = first.rpartition("(")[2].rstrip(")").rpartition(":")
-            line = int(place[2]) if place[2].isdecimal() else None
+            line = _innermost(rest, evidence.file, int(place[2]) if place[2].isdecimal() else None)
             reason = first_reason(rest) or first
             code = linecache.getline(evidence.file, line) if line else ""
             known = explain(reason, code) or explain(facts.error, code)
@@ -34,6 +34,16 @@ def compile_errors(evidence: Evidence) -> Iterator[Finding]:
                 "compile-error", evidence.failure_severity(target), f"does not compile for {target}: {reason}",
                 known.text if known else advice, line=line, target=target,
             )  # fmt: skip
+
+
+def _innermost(message: str, file: str, line: int | None) -> int | None:
+    """Return the line that a compiler's message shows, where it is in a function that the kernel's `line` calls."""
+    shown, marker, _ = message.partition("^")
+    text = shown.rstrip().rpartition("\n")[2].strip()
+    if not marker or line is None or text == linecache.getline(file, line).strip():
+        return line
+    places = [number for number, one in enumerate(linecache.getlines(file), 1) if one.strip() == text]
+    return places[0] if len(places) == 1 else line
 
 
 def lost_assignments(evidence: Evidence) -> Iterator[Finding]:

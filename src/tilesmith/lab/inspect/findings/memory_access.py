@@ -68,16 +68,16 @@ def uncoalesced(evidence: Evidence) -> Iterator[Finding]:
 
 
 def redundant(evidence: Evidence) -> Iterator[Finding]:
-    """Yield arguments that a program loads more than once."""
+    """Yield arguments that a program loads more than once, under the name that the loads use."""
     for argument in evidence.metrics.arguments():
         times = argument.loads_per_element_in_program
         if times < REDUNDANT:
             continue
         loads = [one for one in evidence.metrics.accesses if (one.argument, one.kind) == (argument.name, "load")]
-        last = max(loads, key=lambda one: (one.again_in_program * one.bytes, one.line))
         repeated = round(argument.loaded_bytes * (1 - 1 / times))
-        if repeated < LEAST_SHARE * evidence.metrics.bytes:
+        if not loads or repeated < LEAST_SHARE * evidence.metrics.bytes:
             continue
+        last = max(loads, key=lambda one: (one.again_in_program * one.bytes, one.line))
         yield evidence.finding(
             "redundant-load", "info", f"each program loads each element of {argument.name} {times:.1f} times",
             "Keep the elements in registers if the block fits; otherwise let the later loads hit in L2.",
