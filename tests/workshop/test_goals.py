@@ -4,14 +4,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 import triton
 import triton.language as tl
 
-from tilesmith.lab.inspect import inspect
 from tilesmith.workshop.checking.goals import METRICS, measure
-from tilesmith.workshop.checking.traced_call import TracedCall
+from tilesmith.workshop.checking.traced_call import TracedCall, trace_call
 from tilesmith.workshop.course.exercise import ExerciseError, Goal
 
 
@@ -28,7 +29,7 @@ def traced_with(distance: int) -> TracedCall:
         x = torch.ones(1024 * distance)
         sum_of_two_kernel[(4,)](x, torch.empty(1024), distance, BLOCK_SIZE=256)
 
-    return TracedCall(inspect(program))
+    return trace_call(program, {}, Path(__file__))
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,17 @@ def test_metric_has_the_known_value(packed: TracedCall, metric: str, value: floa
 def test_every_metric_gives_a_number(packed: TracedCall) -> None:
     for metric in METRICS:
         assert measure(Goal(metric, "", at_most=0), packed).value >= 0
+
+
+def test_launches_with_many_different_arguments_are_all_counted() -> None:
+    def program() -> None:
+        x = torch.ones(4096)
+        for start in range(9):  # Triton specialises each alignment and each distance
+            sum_of_two_kernel[(2,)](x[start:], torch.empty(512), start + 1, BLOCK_SIZE=256)
+
+    call = trace_call(program, {}, Path(__file__))
+    assert measure(Goal("launches", "", at_most=0), call).value == 9
+    assert measure(Goal("programs", "", at_most=0), call).value == 18
 
 
 def test_strided_load_lowers_sector_efficiency_and_is_named(apart: TracedCall) -> None:

@@ -3,45 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from checked import SOLUTION, changed, verdict_on, wrong_variant
 
 from tilesmith.toolchain.compiler import DEFAULT_TARGETS
 from tilesmith.workshop.checking.evaded_work import one_element_at_a_time
 from tilesmith.workshop.checking.loading import load_module
 from tilesmith.workshop.checking.traced_call import trace_call
 from tilesmith.workshop.checking.triton_check import TritonCheck
-from tilesmith.workshop.checking.verdict import Verdict
 from tilesmith.workshop.course.catalogue import BUILT_IN, Catalogue
 from tilesmith.workshop.course.exercise_file import load_exercise
-from tilesmith.workshop.course.wrong_variants import wrong_variants
-
-SOLUTION = (BUILT_IN / "vector-add" / "solution.py").read_text()
-
-
-def wrong_variant(exercise: str, name: str) -> str:
-    variants = wrong_variants(load_exercise(BUILT_IN / exercise))
-    return next(variant.text for variant in variants if variant.name == name)
-
-
-def verdict_on(source: str, folder: Path, exercise: str = "vector-add", hidden: Sequence[str] | None = None) -> Verdict:
-    """Check with all hidden cases of the exercise, or with those named: every case takes its time."""
-    chosen = load_exercise(BUILT_IN / exercise)
-    if hidden is not None:
-        chosen = replace(chosen, hidden=tuple(one for one in chosen.hidden if one.name in hidden))
-    file = folder / chosen.file_name
-    file.write_text(source)
-    return TritonCheck(chosen, file).verdict()
-
-
-def changed(old: str, new: str, source: str = SOLUTION) -> str:
-    assert old in source
-    return source.replace(old, new)
-
 
 # One element each, a sum, a loop over blocks with a product, and one that is mended.
 SOLVED_FIRST = {"vector-add", "reduction", "flash-attention", "interpreter-debugging"}

@@ -279,10 +279,14 @@ class _Tried:
             self.failures = [trial.failure(stage, with_explanation(described(error, source_of(trial.spec.op))))]
 
 
+def _tensors(number: int) -> str:
+    return f"{number} tensor" + "s" * (number != 1)
+
+
 def _misshapen(trial: Trial, outputs: Sequence[Tensor], wanted: Sequence[Tensor]) -> Iterator[Result]:
     """Yield a failure for each output of wrong number, shape, dtype or device."""
     if len(outputs) != len(wanted):
-        yield trial.failure("forward", f"returns {len(outputs)} tensors, but the reference returns {len(wanted)}")
+        yield trial.failure("forward", f"returns {_tensors(len(outputs))}, but must return {len(wanted)}")
         return
     for number, (output, like) in enumerate(zip(outputs, wanted, strict=True)):
         what = f"forward {number}" if len(wanted) > 1 else "forward"

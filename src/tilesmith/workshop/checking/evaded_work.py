@@ -114,8 +114,7 @@ def too_little_parallel(
     The model's launches on the same inputs are the measure. `goals` are the metrics that the exercise judges itself.
     `shares` tells whether larger inputs have several programs: then only the tried sizes fit into one.
     """
-    launches = [sum(kernel.launches for kernel in call.kernels) for call in calls]
-    programs = [sum(kernel.programs for kernel in call.kernels) for call in calls]
+    launches, programs = [call.launches for call in calls], [call.programs for call in calls]
     most = max(range(len(calls)), key=lambda number: launches[number])
     if "launches" not in goals and launches[most] > 2:
         enough = _counted(model, inputs[most]).launches

@@ -83,10 +83,13 @@ def _reasons(call: TracedCall, file: Path) -> Iterator[str]:
                 "your own kernel in your own file."
             )
     for torch_call in call.torch_calls:
-        yield (
-            f"{_line(file, torch_call.line)}PyTorch does this part (`{torch_call.name}`). The numbers may be right, "
-            "but in this exercise the kernel must compute them. Move this part into the kernel."
+        reason = (
+            f"This exercise forbids `{torch_call.name}`: its kernel must load and store the tensors as they are."
+            if torch_call.forbidden
+            else f"PyTorch does this part (`{torch_call.name}`). The numbers may be right, but in this exercise the "
+            "kernel must compute them. Move this part into the kernel."
         )
+        yield f"{_line(file, torch_call.line)}{reason}"
     if isinstance(call.returned, CompiledStandIn):
         yield "The function returns what the launch returns. Return the tensor that the kernel's tl.store writes."
     elif not call.outputs:
@@ -151,6 +154,11 @@ def exception_while_running(error: BaseException, file: Path) -> str:
     return _raised(error, file)
 
 
+def raised_again(error: BaseException, file: Path) -> str:
+    """Return the message for a function that raises in a later call with inputs of the same size."""
+    return f"The first call works, but a later call with other numbers of the same size fails: {_raised(error, file)}"
+
+
 def missed_goal(goal: Goal, measured: Measured, sizes: str = "") -> str:
     """Return the message for a missed goal: the value, its place, the sizes, and why the goal matters."""
     where = f" ({measured.where})" if measured.where else ""
@@ -166,7 +174,10 @@ def with_candidate(candidate: Any) -> str:
 
 
 def wrong_result(what: str, message: str, file: Path) -> str:
-    """Return the message for a wrong element, with the line that stored it. `what` is "forward" or "gradient x"."""
+    """Return the message for a wrong element, with the line that stored it.
+
+    `what` is "forward", "forward 1" for the second of several results, or "gradient x".
+    """
     place = re.search(rf"{re.escape(file.name)}:(\d+)", message)
     kind, _, name = what.partition(" ")
     if kind == "gradient" and message.startswith("no gradient reaches"):
@@ -175,6 +186,11 @@ def wrong_result(what: str, message: str, file: Path) -> str:
             "is called by `.apply`, and its backward returns one gradient for each input."
         )
     start = f"The result is right, but the gradient of {name} is wrong. " if kind == "gradient" else ""
+    result = f"result {int(name) + 1}" if kind == "forward" and name else ""
+    if message.startswith(("has ", "is ")):
+        message = f"{result or 'the result'} {message}"
+    elif message.startswith("element [") and result:
+        message = message.replace("]", f"] of {result}", 1)
     return f"{start}{_capital(message).removesuffix('.')}.{'' if place is None else _code(file, int(place[1]))}"
 
 

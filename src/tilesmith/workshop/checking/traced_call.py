@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +47,14 @@ NO_ARITHMETIC = frozenset(
 
 @dataclass(frozen=True)
 class TorchCall:
-    """Arithmetic that PyTorch did, and the line of the learner's file that called PyTorch."""
+    """Arithmetic that PyTorch did, and the line of the learner's file that called PyTorch.
+
+    `forbidden`: the function computes nothing, but this exercise forbids it.
+    """
 
     name: str
     line: int
+    forbidden: bool = False
 
 
 class _TorchCalls(TorchFunctionMode):
@@ -58,18 +63,19 @@ class _TorchCalls(TorchFunctionMode):
     def __init__(self, file: Path, allow: Sequence[str], forbid: Sequence[str]) -> None:
         super().__init__()
         self._file = str(file)
-        self._allowed = (NO_ARITHMETIC | set(allow)) - set(forbid)
+        self._allowed, self._forbidden = NO_ARITHMETIC | set(allow), set(forbid)
         self.found: list[TorchCall] = []
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func.__name__ not in self._allowed:
+        forbidden = func.__name__ in self._forbidden
+        if forbidden or func.__name__ not in self._allowed:
             frame = sys._getframe(1)
             while frame is not None and frame.f_code.co_filename != self._file and frame.f_back is not None:
                 frame = frame.f_back
             if frame.f_code.co_filename == self._file:
-                self.found.append(TorchCall(func.__name__.strip("_"), frame.f_lineno))
+                self.found.append(TorchCall(func.__name__.strip("_"), frame.f_lineno, forbidden))
         return func(*args, **(kwargs or {}))
 
 
@@ -139,13 +145,18 @@ class Tuned:
 
 @dataclass
 class _Session(Session):
-    """A session that also records empty grids, and an autotuner's configurations and their arguments."""
+    """A session that also counts all launches, and records empty grids and an autotuner's configurations."""
 
     candidates: tuple[Any, ...] = ()
     tuned: Tuned | None = None
     empty_grid: tuple[str, tuple[int, int, int]] | None = None
+    launched: int = 0
+    programs: int = 0
 
     def launch(self, launched: Launched) -> Any:
+        if not launched.warmup:
+            self.launched += 1
+            self.programs += prod(launched.grid)
         if 0 in launched.grid:
             self.empty_grid = launched.kernel.__name__, launched.grid
         return super().launch(launched)
@@ -162,11 +173,14 @@ class _Session(Session):
 class TracedCall:
     """The trace of one call.
 
+    `launches` and `programs` count all launches; `kernels` has the trace of the first sizes of each kernel.
     `candidates` are the configurations of an autotuner, if there is one. `empty_grid` is the kernel and the grid of a
     launch without programs.
     """
 
     inspection: Inspection | None = None
+    launches: int = 0
+    programs: int = 0
     candidates: tuple[Any, ...] = ()
     tuned: Tuned | None = None
     empty_grid: tuple[str, tuple[int, int, int]] | None = None
@@ -210,6 +224,7 @@ def trace_call(
     except BaseException as error:
         call.error = error
     call.inspection = inspection_of(session, script=file.name)
+    call.launches, call.programs = session.launched, session.programs
     call.candidates, call.tuned, call.empty_grid = session.candidates, session.tuned, session.empty_grid
     call.torch_calls = tuple(calls.found)
     returned = call.returned if isinstance(call.returned, list | tuple) else [call.returned]

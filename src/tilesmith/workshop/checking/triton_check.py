@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from tilesmith.lab.inspect.metrics.compiled_targets import compiled_or_error
 from tilesmith.spec import CONTIGUOUS, LAYOUTS, Case, Inputs, Spec, called
 from tilesmith.toolchain.compiler import DEFAULT_TARGETS, Target
 from tilesmith.toolchain.interpreter import Launched, handing_over, interpreting
+from tilesmith.toolchain.interpreter.running import UNKNOWN
 from tilesmith.workshop.checking import evaded_work, failure_messages
 from tilesmith.workshop.checking.constant_sweep import each_value, sweep_table
 from tilesmith.workshop.checking.goals import Measured, measure
@@ -191,21 +192,28 @@ class TritonCheck(StagedCheck):
 
         The results must be right and in different memory. The trial with most programs shows most.
         """
-        trial = max(trials, key=lambda one: sum(kernel.programs for kernel in self._call(one).kernels))
+        trial = max(trials, key=lambda one: self._call(one).programs)
         first, second = (seeded_inputs(trial, seed) for seed in (0, 1))
-        with interpreting():
-            before = _tensors(called(trial.spec.op, first))
-        with last_program_first():
-            after = _tensors(called(trial.spec.op, second))
+        before = self._called_again(trial, first, interpreting())
+        after = self._called_again(trial, second, last_program_first())
         if {one.data_ptr() for one in before} & {one.data_ptr() for one in after if one.numel()}:
             raise StageFailure("right", failure_messages.cached(shared=True))
         expected = Expected(trial.spec.reference, seeded_inputs(trial, seed=1))
         if not _all_right(expected, after):
-            with interpreting():
-                in_order = _tensors(called(trial.spec.op, seeded_inputs(trial, seed=1)))
+            in_order = self._called_again(trial, seeded_inputs(trial, seed=1), interpreting())
             if _all_right(expected, in_order):
                 raise StageFailure("right", self._with_sizes(trial, failure_messages.order_matters()))
             raise StageFailure("right", failure_messages.cached(shared=False))
+
+    def _called_again(self, trial: Trial, inputs: Inputs, running: AbstractContextManager[Any]) -> list[Tensor]:
+        """Return the outputs of a later call. Raises StageFailure where the function raises."""
+        try:
+            with running:
+                return _tensors(called(trial.spec.op, inputs))
+        except BaseException as error:
+            waits = str(error).startswith(UNKNOWN)  # for a program that runs later
+            reason = failure_messages.order_matters() if waits else failure_messages.raised_again(error, self.file)
+            raise StageFailure("right", self._with_sizes(trial, reason)) from error
 
     def _require_own_work(self, trials: Sequence[Trial]) -> None:
         """Require that the kernels do the work of the exercise, and that many programs share it."""
@@ -221,7 +229,7 @@ class TritonCheck(StagedCheck):
         model = model_spec(exercise).op
         goals = {goal.metric for goal in exercise.goals}
         reason = evaded_work.too_little_parallel(calls, model, inputs, goals, lambda: self._shares_larger_work(trials))
-        largest = max(range(len(calls)), key=lambda number: sum(one.programs for one in calls[number].kernels))
+        largest = max(range(len(calls)), key=lambda number: calls[number].programs)
         reason = reason or evaded_work.one_element_at_a_time(calls[largest], model, inputs[largest])
         if reason is not None:
             raise StageFailure("goals", reason)

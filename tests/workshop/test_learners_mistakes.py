@@ -1,0 +1,125 @@
+"""Messages for mistakes that learners made in their own attempts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from checked import SOLUTION, changed, verdict_on
+
+from tilesmith.workshop.course.catalogue import BUILT_IN
+
+WAITS = """import torch
+import triton
+import triton.language as tl
+
+BLOCK_SIZE = 128
+
+
+@triton.jit
+def scan_kernel(x_ptr, out_ptr, totals_ptr, done_ptr, n_elements, BLOCK_SIZE: tl.constexpr):
+    program = tl.program_id(0)
+    offsets = program * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    x = tl.load(x_ptr + offsets, mask=offsets < n_elements, other=0.0)
+    before = 0.0
+    if program > 0:
+        while tl.atomic_add(done_ptr + program - 1, 0) == 0:
+            pass
+        before = tl.load(totals_ptr + program - 1)
+    tl.store(totals_ptr + program, before + tl.sum(x, axis=0))
+    tl.atomic_xchg(done_ptr + program, 1)
+    tl.store(out_ptr + offsets, before + tl.cumsum(x, axis=0), mask=offsets < n_elements)
+
+
+def prefix_sum(x):
+    programs = triton.cdiv(x.numel(), BLOCK_SIZE)
+    out, totals = torch.empty_like(x), torch.empty(programs)
+    done = torch.zeros(programs, dtype=torch.int32)
+    scan_kernel[(programs,)](x, out, totals, done, x.numel(), BLOCK_SIZE=BLOCK_SIZE)
+    return out
+"""
+
+
+def solution(exercise: str) -> str:
+    return (BUILT_IN / exercise / "solution.py").read_text()
+
+
+def test_kernel_that_waits_for_an_earlier_program_depends_on_the_order(tmp_path: Path) -> None:
+    verdict = verdict_on(WAITS, tmp_path, "prefix-scan", hidden=())
+    assert verdict.stage == "right"
+    assert "when the last program runs first" in verdict.message
+
+
+@pytest.mark.parametrize("calls", range(2, 6))
+def test_function_that_fails_in_a_later_call_fails_at_right(calls: int, tmp_path: Path) -> None:
+    limit = f"    if CALLS.append(0) or len(CALLS) > {calls}:\n        raise ValueError('used up')\n"
+    verdict = verdict_on(f"CALLS = []\n{changed('    programs =', f'{limit}    programs =')}", tmp_path, hidden=())
+    assert verdict.stage == "right"
+    assert "ValueError: used up" in verdict.message
+    assert "vector_add.py:21" in verdict.message
+
+
+def test_forbidden_function_is_not_called_arithmetic(tmp_path: Path) -> None:
+    copied = changed(
+        "    out = ", "    k = k[:, :, None].expand(-1, -1, 1, -1)[:, :, 0]\n    out = ", solution("grouped-heads")
+    )
+    message = verdict_on(copied, tmp_path, "grouped-heads", hidden=()).message
+    assert "This exercise forbids `expand`" in message
+    assert "PyTorch does this part" not in message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("return values, indices", "return indices, values", "Result 1 has dtype torch.int32, but must have"),
+        ("return values, indices", "return values", "Returns 1 tensor, but must return 2"),
+        ("rank, index)", "rank, index + 1)", "Element [0, 0] of result 2 is"),
+    ],
+)
+def test_wrong_result_of_several_is_named(old: str, new: str, words: str, tmp_path: Path) -> None:
+    verdict = verdict_on(changed(old, new, solution("top-k")), tmp_path, "top-k", hidden=())
+    assert verdict.stage == "right"
+    assert words in verdict.message
+
+
+def test_wrong_dtype_of_the_only_result_is_told_of_the_result(tmp_path: Path) -> None:
+    wide = changed("torch.empty_like(x)", "torch.empty_like(x, dtype=torch.float64)", SOLUTION)
+    assert "The result has dtype torch.float64, but must have" in verdict_on(wide, tmp_path, hidden=()).message
+
+
+def test_input_used_as_output_is_judged(tmp_path: Path) -> None:
+    source = solution("online-softmax")
+    in_place = changed("torch.empty(x.shape, dtype=x.dtype, device=x.device)", "x", source)
+    verdict = verdict_on(in_place, tmp_path, "online-softmax", hidden=())
+    assert verdict.stage == "right"
+    assert "input" in verdict.message
+
+
+def test_two_rows_per_program_pass_where_a_row_is_long(tmp_path: Path) -> None:
+    source = solution("online-softmax")
+    for old, new in (
+        ("tl.program_id(0) * x_row_stride", "row * x_row_stride"),
+        ("tl.program_id(0) * out_row_stride", "row * out_row_stride"),
+        ("    x_row_ptr =", "    row = (tl.program_id(0) * 2 + tl.arange(0, 2))[:, None]\n    x_row_ptr ="),
+        ("tl.arange(0, BLOCK_SIZE)", "tl.arange(0, BLOCK_SIZE)[None, :]"),
+        ("mask=column < columns", "mask=(row < rows) & (column < columns)"),
+        ("x_ptr, out_ptr, columns,", "x_ptr, out_ptr, rows, columns,"),
+        ("(x, out, columns,", "(x, out, rows, columns,"),
+        ("[(rows,)]", "[(triton.cdiv(rows, 2),)]"),
+        ('largest = -float("inf")', 'largest = tl.full((2, 1), -float("inf"), dtype=tl.float32)'),
+        ("total = 0.0", "total = tl.zeros((2, 1), dtype=tl.float32)"),
+        ("axis=0)", "axis=1, keep_dims=True)"),
+    ):
+        source = changed(old, new, source)
+    verdict = verdict_on(source, tmp_path, "online-softmax", hidden=["very-long"])
+    assert verdict.passed, verdict.message
+
+
+def test_compile_error_in_a_function_of_the_kernel_names_its_line(tmp_path: Path) -> None:
+    source = changed(
+        "tl.dot(out_gradient, tl.trans(v))", "tl.dot(out_gradient, v[:16])", solution("flash-attention-backward")
+    )
+    number = next(number for number, line in enumerate(source.splitlines(), 1) if "v[:16]" in line)
+    verdict = verdict_on(source, tmp_path, "flash-attention-backward", hidden=())
+    assert verdict.stage == "compiles"
+    assert f"flash_attention_backward.py:{number}\n    weight_gradient = " in verdict.message
