@@ -19,6 +19,7 @@ def make_inputs(case, dtype, device):
         inputs["q"][:, 35] *= 200
         inputs["k"][..., 0].abs_().add_(2)  # all scores of the next query are far below zero
         inputs["q"][:, 36, 0] = -300
+        inputs["k"][:, 39] = inputs["q"][:, 35] / 50  # the largest score of query 35 is of a key after it
     return inputs
 
 

@@ -9,9 +9,9 @@ def reference(x, bias):
     return x + bias[:, None]
 
 
-def make_inputs(case, dtype, device):
+def make_inputs(case, dtype, device, layout):
     x = torch.randn(case.batch, case.rows, case.columns, dtype=dtype, device=device)
-    return {"x": x, "bias": torch.randn(case.rows, dtype=dtype, device=device)}
+    return {"x": layout(x), "bias": torch.randn(case.rows, dtype=dtype, device=device)}
 
 
 def cost(case, dtype):

@@ -35,7 +35,6 @@ def add_row_bias_kernel(
 def add_row_bias(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """Return x + bias[row] for x of (batch, rows, columns) with any strides; bias is contiguous."""
     batch, rows, columns = x.shape
-    bias = bias.contiguous()
     out = torch.empty_like(x)
     grid = (triton.cdiv(columns, TILE_COLUMNS), triton.cdiv(rows, TILE_ROWS), batch)
     add_row_bias_kernel[grid](
