@@ -182,7 +182,7 @@ MISTAKES = {
     ),
     "one output too many": (
         "        return z\n", "        return z, z.clone()\n", "forward",
-        r"returns 2 tensors, but the reference returns 1|",
+        r"returns 2 tensors, but must return 1|",
     ),
     "no output": (
         "    return Multiply.apply(x, y)\n", "    Multiply.apply(x, y)\n", "forward",

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 from checked import SOLUTION, changed, verdict_on
 
+from tilesmith.workshop.checking.program_check import ProgramCheck
 from tilesmith.workshop.course.catalogue import BUILT_IN
+from tilesmith.workshop.course.exercise_file import load_exercise
+from tilesmith.workshop.isolation.worker import Worker
 
 WAITS = """import torch
 import triton
@@ -123,3 +126,44 @@ def test_compile_error_in_a_function_of_the_kernel_names_its_line(tmp_path: Path
     verdict = verdict_on(source, tmp_path, "flash-attention-backward", hidden=())
     assert verdict.stage == "compiles"
     assert f"flash_attention_backward.py:{number}\n    weight_gradient = " in verdict.message
+
+
+def imports_by_name(exercise: str, module: str, name: str) -> str:
+    """Return the solution with `from module import name` in place of `module.name`."""
+    source = changed(f"{module}.{name}", name, solution(exercise))
+    return changed("import torch\n", f"import torch\nfrom {module} import {name}\n", source)
+
+
+@pytest.mark.parametrize(
+    ("exercise", "module", "name"),
+    [
+        ("perf-report", "triton.testing", "do_bench"),
+        ("mend-llama", "time", "perf_counter"),
+        ("mend-llama", "torch.cuda", "synchronize"),
+    ],
+)
+def test_function_imported_by_its_name_is_that_of_the_check(
+    exercise: str, module: str, name: str, tmp_path: Path
+) -> None:
+    chosen = load_exercise(BUILT_IN / exercise)
+    file = tmp_path / chosen.file_name
+    file.write_text(imports_by_name(exercise, module, name))
+    with Worker() as worker:
+        verdict = worker.check(chosen, file).verdict
+    assert verdict.passed, verdict.message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("work, quantiles=[0.5, 0.2, 0.8]", "work", "Without quantiles, do_bench returns one time."),
+        ("x_vals=[256, 512, 1024, 2048, 4096, 8192]", "x_vals=8192", "x_vals is 8192: a list of at least five widths"),
+    ],
+)
+def test_mistake_in_a_benchmark_is_not_explained_by_blocks(old: str, new: str, words: str, tmp_path: Path) -> None:
+    chosen = load_exercise(BUILT_IN / "perf-report")
+    file = tmp_path / chosen.file_name
+    file.write_text(changed(old, new, solution("perf-report")))
+    message = ProgramCheck(chosen, file).verdict().message
+    assert words in message
+    assert "block" not in message.lower()

@@ -276,7 +276,8 @@ class _Tried:
         except (interpreter.KernelError, interpreter.OutOfBounds) as error:
             self.failures = [trial.failure(stage, with_explanation(str(error)))]
         except Exception as error:
-            self.failures = [trial.failure(stage, with_explanation(described(error, source_of(trial.spec.op))))]
+            message = described(error, source_of(trial.spec.op))
+            self.failures = [trial.failure(stage, with_explanation(message, in_kernel=False))]
 
 
 def _tensors(number: int) -> str:

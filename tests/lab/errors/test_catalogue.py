@@ -179,6 +179,12 @@ def test_catalogue_has_forty_entries_with_a_test_each() -> None:
     assert {name for name, _ in (*BODIES, *LAUNCHES, *FILES)} | apart == about_triton
 
 
+@pytest.mark.parametrize("message", ["TypeError: 'int' object is not iterable", "NameError: name 'a' is not defined"])
+def test_error_around_a_kernel_is_not_explained_by_blocks(message: str) -> None:
+    assert explain(message, "kernel[(rows,)](x)", in_kernel=False) == explain(message) is not None
+    assert explain(message, "for row in rows:", in_kernel=False) is None
+
+
 def test_unknown_error_stays_as_it_is() -> None:
     assert explain("a new kind of error") is None
     assert with_explanation("a new kind of error") == "a new kind of error"

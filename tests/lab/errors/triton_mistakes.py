@@ -244,4 +244,5 @@ FILES = (
     ("function-without-apply", function_with(CALL="ScaleFunction(x, 2.0).sum()")),
     ("forward-without-apply", function_with(CALL="ScaleFunction.forward(None, x, 2.0)")),
     ("module-without-super", function_with(CALL=_MODULE)),
+    ("one-time", "def do_bench(work):\n    return 1.0\n\n\ndef run():\n    median, fast, slow = do_bench(print)\n"),
 )

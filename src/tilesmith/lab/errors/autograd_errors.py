@@ -1,4 +1,4 @@
-"""Errors of the Python around a kernel: autograd functions, modules, and waiting for a keyboard."""
+"""Errors of the Python around a kernel: autograd functions, modules, benchmarks, and waiting for a keyboard."""
 
 from tilesmith.lab.errors.explanation import Explanation as E
 
@@ -25,6 +25,10 @@ AUTOGRAD_ERRORS = (
     E("module-without-super", r"before Module\.__init__\(\) call",
       "A module must be initialised before it can hold parameters.",
       "Call super().__init__() on the first line of __init__."),
+    E("one-time", r"cannot unpack non-iterable float",
+      "Without quantiles, do_bench returns one time.",
+      "Pass quantiles=[0.5, 0.2, 0.8] for the median and the band around it.",
+      code=r"\bdo_bench\("),
     E("no-keyboard", r"EOF when reading a line|\bBdbQuit\b",
       "The file runs without a keyboard: input() and breakpoint() get no answer.",
       "Remove the call. To see a value, print it: print(x)."),

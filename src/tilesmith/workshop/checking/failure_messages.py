@@ -11,6 +11,7 @@ from typing import Any
 from tilesmith.lab.errors import did_you_mean, explain
 from tilesmith.lab.inspect.model import Finding
 from tilesmith.spec import described
+from tilesmith.toolchain.interpreter import KernelError
 from tilesmith.toolchain.interpreter.driver import CompiledStandIn
 from tilesmith.workshop.checking.goals import Measured
 from tilesmith.workshop.checking.traced_call import TracedCall
@@ -129,7 +130,7 @@ def _unwritten(call: TracedCall) -> Iterator[str]:
 
 
 def _raised(error: BaseException, file: Path) -> str:
-    text = described(error, None)
+    text = _without_folders(described(error, None))
     asked = _NO_MEMORY.search(text)
     if isinstance(error, MemoryError) or asked:
         size = f" for {int(asked[1]) / 1e9:,.0f} GB" if asked else ""
@@ -137,7 +138,8 @@ def _raised(error: BaseException, file: Path) -> str:
     if isinstance(error, SystemExit):
         return f"Your file ends Python with sys.exit: {_place(error, file)}. Remove this call."
     place = _place(error, file)
-    known = explain(text, linecache.getline(str(file), int(place.rpartition(":")[2] or 0)) if ":" in place else "")
+    code = linecache.getline(str(file), int(place.rpartition(":")[2])) if ":" in place else ""
+    known = explain(text, code, in_kernel=isinstance(error, KernelError))
     meant = did_you_mean(text, file.read_text(encoding="utf-8", errors="replace"))
     lesson = " ".join(filter(None, [meant, known.text if known else ""]))
     return f"{place} raises {text}" + (f".\n{lesson}" if lesson else "")
@@ -253,7 +255,11 @@ def _place(error: BaseException, file: Path) -> str:
 
 def _plain(text: str) -> str:
     """Return a message on one line, with file names instead of paths."""
-    return re.sub(r"/\S*/([\w.]+\.py)", r"\1", " ".join(text.split()))
+    return _without_folders(" ".join(text.split()))
+
+
+def _without_folders(text: str) -> str:
+    return re.sub(r"/\S*/([\w.]+\.py)", r"\1", text)
 
 
 def _capital(text: str) -> str:

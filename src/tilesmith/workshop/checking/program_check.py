@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilesmith.lab.check_context import poisoned_memory
+from tilesmith.lab.judge.conversing.lent import look_up_late
 from tilesmith.toolchain.interpreter import Observer, interpreting
 from tilesmith.workshop.checking import failure_messages
 from tilesmith.workshop.checking.goals import Measured
@@ -37,24 +38,31 @@ class Wrong(Exception):
     """What a check of `checks.py` found. The message is for the learner."""
 
 
-class _FirstUndefined(Observer):
-    """Remembers the first undefined value that a kernel stores."""
+class _Runs(Observer):
+    """Counts launches, and remembers the first undefined value that a kernel stores."""
 
     found: Undefined | None = None
+    launches = 0
+
+    def launch(self, kernel: Any, grid: tuple[int, int, int], arguments: Mapping[str, Any]) -> None:
+        self.launches += 1
 
     def undefined(self, undefined: Undefined, lanes: NDArray[np.bool_], program: Program) -> None:
         self.found = self.found or undefined
 
 
 @contextmanager
-def kernels_run() -> Iterator[None]:
+def kernels_run(needed: bool = False) -> Iterator[None]:
     """Interpret the kernels of the learner's program, in memory that is NaN until it is written.
 
-    Raises Wrong if a kernel stores what nobody defined.
+    Raises Wrong if a kernel stores what nobody defined, and if a kernel is `needed` and none runs. Only checks in the
+    program's own process (INSIDE_ONLY) see launches.
     """
-    observer = _FirstUndefined()
+    observer = _Runs()
     with poisoned_memory(), interpreting(observer):
         yield
+    if needed and not observer.launches:
+        raise Wrong("no kernel runs: PyTorch computes what the kernel of this file should compute. Launch the kernel.")
     if observer.found is not None:
         origin = observer.found.origin
         raise Wrong(
@@ -108,6 +116,7 @@ class ProgramCheck(StagedCheck):
         if self._program is None:
             try:
                 self._program = load_module(self.file)
+                look_up_late(self._program)
             except BaseException as error:
                 raise StageFailure("runs", failure_messages.exception_while_importing(error, self.file)) from error
         return self._program

@@ -19,6 +19,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from tilesmith import messages
+from tilesmith.lab.judge.conversing.lent import look_up_late
 from tilesmith.lab.judge.conversing.wire import Wire
 from tilesmith.lab.judge.isolation.arena import Arena
 from tilesmith.lab.judge.recording.candidate_module import load
@@ -81,6 +82,7 @@ class _Host:
     def _load(self, request: dict[str, Any]) -> Any:
         self._main = request["main"]
         self._module = load(self._folder, self._main)
+        look_up_late(self._module)
         return self._wire.encode(self._module)
 
     def _get(self, request: dict[str, Any]) -> Any:

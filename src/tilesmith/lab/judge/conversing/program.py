@@ -14,26 +14,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import triton
 from torch.overrides import _get_current_function_mode
 
+from tilesmith.lab.judge.conversing.lent import LENT
 from tilesmith.lab.judge.conversing.wire import Wire
 from tilesmith.lab.judge.isolation.children import Child, Ended
 from tilesmith.lab.judge.recording.plain_values import NotPlain
-from tilesmith.toolchain.launches import Autotuner
 
 DEEPEST = 50  # nested calls between the two processes
-# Functions of this process that the program uses instead of its own, wherever a check has replaced them here.
-_LENT: dict[str, tuple[Any, str, Any]] = {
-    f"{place}.{name}": (owner, name, getattr(owner, name))
-    for place, owner, name in (
-        ("torch.cuda", torch.cuda, "Event"),
-        ("torch.cuda", torch.cuda, "synchronize"),
-        ("time", time, "perf_counter"),
-        ("triton.testing", triton.testing, "do_bench"),
-        ("triton.runtime.autotuner.Autotuner", Autotuner, "run"),
-    )
-}
 _ALIKE = {"rtol": 1e-2, "atol": 1e-2}  # another order of summation
 _COMPUTED_AGAIN = {
     name: getattr(owner, name)
@@ -81,7 +69,7 @@ class Program:
             "of": number,
             "args": [self._wire.encode(one) for one in given],
             "named": {name: self._wire.encode(one) for name, one in named.items()},
-            "lent": [name for name, (owner, last, original) in _LENT.items() if getattr(owner, last) is not original],
+            "lent": [name for name, (owner, last, original) in LENT.items() if getattr(owner, last) is not original],
             "watched": mode is not None,
         }
         answer = self.told(request)
@@ -147,7 +135,7 @@ class Program:
 
     def _asked_for(self, question: Any) -> Any:
         if "lent" in question:
-            owner, name, original = _LENT[question["lent"]]
+            owner, name, original = LENT[question["lent"]]
             function = getattr(owner, name)
             if function is original:
                 raise NotPlain(f"{question['lent']} is not lent")

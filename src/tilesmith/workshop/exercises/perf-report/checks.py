@@ -82,6 +82,8 @@ def check_declaration(program):
     _, found = the_benchmark(program)
     if list(found.x_names) != ["columns"]:
         raise Wrong(f"x_names is {list(found.x_names)}, but the number of columns varies: ['columns'].")
+    if not hasattr(found.x_vals, "__iter__"):
+        raise Wrong(f"x_vals is {found.x_vals}: a list of at least five widths is wanted.")
     values = list(found.x_vals)
     if len(set(values)) < 5 or values != sorted(values):
         raise Wrong(f"x_vals is {values}: at least five different widths, from small to large, are wanted.")

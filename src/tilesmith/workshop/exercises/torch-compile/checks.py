@@ -39,7 +39,7 @@ def require_equal(found, wanted, what):
 def check_operator(program):
     x, _ = inputs(*SIZES[0])
     before = x.clone()
-    with kernels_run():
+    with kernels_run(needed=True):
         found = program.row_norm(x, 1e-6)
     if not torch.equal(x, before):
         raise Wrong(
@@ -48,6 +48,8 @@ def check_operator(program):
     require_equal(found, norm(x), "row_norm")
     if not isinstance(program.row_norm, torch._library.custom_ops.CustomOpDef):
         raise Wrong("row_norm is no operator any more: keep @torch.library.custom_op above it.")
+    if program.row_norm._opoverload._schema.is_mutable:
+        raise Wrong("mutates_args says that row_norm changes its input, and it does not: keep mutates_args=().")
     with torch._subclasses.FakeTensorMode() as mode:
         try:
             fake = program.row_norm(mode.from_tensor(x), 1e-6)
