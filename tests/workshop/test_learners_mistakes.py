@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from checked import SOLUTION, changed, verdict_on
 
+from tilesmith.lab.errors import first_missing_brackets
 from tilesmith.workshop.checking.program_check import ProgramCheck
 from tilesmith.workshop.course.catalogue import BUILT_IN
 from tilesmith.workshop.course.exercise_file import load_exercise
@@ -167,3 +168,35 @@ def test_mistake_in_a_benchmark_is_not_explained_by_blocks(old: str, new: str, w
     message = ProgramCheck(chosen, file).verdict().message
     assert words in message
     assert "block" not in message.lower()
+
+
+@pytest.mark.parametrize(
+    ("exercise", "old", "new", "stage"),
+    [
+        ("three-dimensions", "(row < rows) & (column < columns)", "row < rows & column < columns", "runs"),
+        ("flash-attention-causal", "& (key[None, :] <= query[:, None])", "& key[None, :] <= query[:, None]", "right"),
+    ],
+)
+def test_mask_without_brackets_is_named(exercise: str, old: str, new: str, stage: str, tmp_path: Path) -> None:
+    source = changed(old, new, solution(exercise))
+    verdict = verdict_on(source, tmp_path, exercise, hidden=())
+    number = next(number for number, line in enumerate(source.splitlines(), 1) if new in line)
+    assert verdict.stage == stage
+    assert f":{number}\n    " in verdict.message
+    assert "Put brackets around each comparison" in verdict.message
+
+
+@pytest.mark.parametrize(
+    ("mask", "lacks"),
+    [
+        ("row < rows & column < columns", True),
+        ("mask & row >= 0", True),
+        ("select(a, b | c == 0)", True),
+        ("(row < rows) & (column < columns)", False),
+        ("(bits & 1) == 0", False),
+        ("(row < rows) | (\n    bits & 4\n) > 0", True),
+        ("(\n    (\n    bits & 4\n) > 0)", False),
+    ],
+)
+def test_brackets_are_missing_where_a_combination_is_compared(mask: str, lacks: bool) -> None:
+    assert (first_missing_brackets(f"ä = 0\nmask = {mask}\n") is not None) == lacks

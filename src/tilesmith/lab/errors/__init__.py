@@ -10,10 +10,12 @@ Files, in reading order:
 - `cuda_errors.py`: errors of C++ compilers about a CUDA file.
 - `catalogue.py`: the whole catalogue, and the lookup.
 - `spelling.py`: the name that a misspelt one resembles.
+- `missing_brackets.py`: masks whose comparisons lack brackets.
 """
 
 from tilesmith.lab.errors.catalogue import CATALOGUE, explain, with_explanation
 from tilesmith.lab.errors.explanation import Explanation
+from tilesmith.lab.errors.missing_brackets import first_missing_brackets
 from tilesmith.lab.errors.spelling import did_you_mean
 
-__all__ = ["CATALOGUE", "Explanation", "did_you_mean", "explain", "with_explanation"]
+__all__ = ["CATALOGUE", "Explanation", "did_you_mean", "explain", "first_missing_brackets", "with_explanation"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tilesmith.lab.errors import did_you_mean, explain
+from tilesmith.lab.errors import did_you_mean, explain, first_missing_brackets
 from tilesmith.lab.inspect.model import Finding
 from tilesmith.spec import described
 from tilesmith.toolchain.interpreter import KernelError
@@ -194,6 +194,17 @@ def wrong_result(what: str, message: str, file: Path) -> str:
     elif message.startswith("element [") and result:
         message = message.replace("]", f"] of {result}", 1)
     return f"{start}{_capital(message).removesuffix('.')}.{'' if place is None else _code(file, int(place[1]))}"
+
+
+def brackets(file: Path) -> str:
+    """Return a hint at the first mask that lacks brackets; "" where none does."""
+    line = first_missing_brackets(file.read_text(encoding="utf-8", errors="replace"))
+    if line is None:
+        return ""
+    return (
+        f"\n{file.name}:{line}{_code(file, line)}\n& and | are evaluated before comparisons. Put brackets around each "
+        "comparison: (x > 0) & (x < 3)."
+    )
 
 
 def origin_of_nan(place: tuple[str, int] | None) -> str:

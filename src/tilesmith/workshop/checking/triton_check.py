@@ -162,7 +162,7 @@ class TritonCheck(StagedCheck):
         self._require_compiles(trial)
         reason = failure_messages.not_run(self._call(trial), self.file)
         if reason is not None:
-            raise StageFailure("runs", self._with_sizes(trial, reason))
+            raise StageFailure("runs", self._with_sizes(trial, reason + failure_messages.brackets(self.file)))
 
     def _require_every_candidate_runs(self, trial: Trial) -> None:
         """Run all configurations of an autotuner: which one a GPU would choose is unknown here."""
@@ -183,7 +183,7 @@ class TritonCheck(StagedCheck):
                 message = failure_messages.wrong_result(result.what, result.message, self.file)
                 if " is nan, " in result.message:
                     message += failure_messages.origin_of_nan(nan_origin(trial.spec.op, seeded_inputs(trial, seed=0)))
-                message = self._with_sizes(trial, message)
+                message = self._with_sizes(trial, message + failure_messages.brackets(self.file))
                 lesson = self.exercise.size(trial.case.name).lesson
                 raise StageFailure("right", f"{message}\n{lesson}" if lesson else message)
 
