@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice, product
+from itertools import islice
 from math import prod
 
 import torch
@@ -39,7 +39,8 @@ class Effects:
 
 def every_program(grid: Program) -> Iterator[Program]:
     """Yield the programs of a grid in the order of their numbers."""
-    return ((x, y, z) for z, y, x in product(*map(range, reversed(grid))))
+    # Nested ranges: itertools.product would hold every number of each axis in memory.
+    return ((x, y, z) for z in range(grid[2]) for y in range(grid[1]) for x in range(grid[0]))
 
 
 def first_programs(launched: Launched, most: int) -> list[Program]:
