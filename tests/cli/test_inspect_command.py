@@ -121,7 +121,8 @@ def test_asm_option_prints_text_by_source_line(good: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "status", "said"),
     [
-        ("print('hello')", 2, "launched no Triton kernel"),
+        ("print('hello')", 2, "launched no Triton kernel: nothing to inspect"),
+        ("def test_hello():\n    pass\n", 2, "pytest runs its tests, as in tilesmith inspect -- pytest"),
         ("def broken(:", 2, "is not Python: SyntaxError"),
         ("import a_module_that_is_not_there", 2, "No module named 'a_module_that_is_not_there'"),
         ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", 1, "was killed by SIGKILL"),

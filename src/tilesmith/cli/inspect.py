@@ -202,9 +202,16 @@ def _problem(found: Inspection, kernels: list[str]) -> tuple[str, int]:
     if not seen and kernels:
         return f"--kernel: {found.script} launched no Triton kernel named {' or '.join(kernels)}", WRONG_USAGE
     if not seen:
-        why = "; ".join(found.notes) or "nothing to inspect"
+        why = "; ".join(found.notes) or _how_to_run_tests(found.script) or "nothing to inspect"
         return f"{found.script} launched no Triton kernel: {why}", WRONG_USAGE
     return "", 0
+
+
+def _how_to_run_tests(script: str) -> str:
+    """Return how to inspect a file of tests; empty for other scripts."""
+    path = Path(script)
+    is_tests = path.suffix == ".py" and re.search(r"^\s*def test_", path.read_text(errors="replace"), re.MULTILINE)
+    return f"pytest runs its tests, as in tilesmith inspect -- pytest {script}" if is_tests else ""
 
 
 def _failure(script: str, ending: Ending, traced_before: str) -> tuple[str, int]:

@@ -320,3 +320,16 @@ def descriptor_copy(x, y_ptr, BLOCK: tl.constexpr):
 @triton.jit
 def not_a_shape(x_ptr):
     tl.store(x_ptr + tl.arange(0, 12), 0.0)
+
+
+@triton.jit
+def add(x_ptr, y_ptr, z_ptr, n, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + places, mask=places < n)
+    y = tl.load(y_ptr + places, mask=places < n)
+    tl.store(z_ptr + places, x + y, mask=places < n)
+
+
+@triton.jit
+def fill(y_ptr, BLOCK: tl.constexpr):
+    tl.store(y_ptr + tl.arange(0, BLOCK), 1.0)

@@ -55,6 +55,7 @@ def test_python_command_of_the_path_is_run_as_a_file(folder: Path) -> None:
         (["python", "-m"], "-m is not a module of"),
         (["python", "-u"], "python runs no script"),
         (["python", "-c", "print(1)"], "python -c: write the code to a file"),
+        (["lesson.ipynb"], "lesson.ipynb is a notebook: use %%inspect in its cells, or jupyter nbconvert --to script"),
         (["shell-command"], "shell-command is not a Python program"),
     ],
 )

@@ -153,13 +153,15 @@ class Session:
     def _number(self, launched: Launched) -> int | None:
         """Return the number of the kernel that this launch belongs to; None where the launch is not inspected."""
         name = launched.kernel.__name__
-        if 0 in launched.grid or (self.options.kernels and name not in self.options.kernels):
+        if self.options.kernels and name not in self.options.kernels:
+            return None
+        if 0 in launched.grid:
+            self.note(f"the grid of {name} is empty, so no program runs")
             return None
         signature = launch_signature(launched)
         if signature not in self._numbers:
             if self._signatures[name] >= MOST_SIGNATURES:
-                note = f"{name} was launched with more than {MOST_SIGNATURES} sizes; only the first ones are shown"
-                self.note(note)
+                self.note(f"{name} was launched with more than {MOST_SIGNATURES} sizes; only the first ones are shown")
                 return None
             self._signatures[name] += 1
             self._numbers[signature] = len(self._numbers)
@@ -252,10 +254,8 @@ class Session:
         """Add a finding to the kernel whose untraced program goes out of bounds."""
         access = error.access
         for number, kernel in enumerate(self.kernels):
-            if kernel.name == access.kernel and not {one.kind for one in kernel.findings} & {
-                "out-of-bounds",
-                "overflow",
-            }:
+            said = {one.kind for one in kernel.findings}
+            if kernel.name == access.kernel and not said & {"out-of-bounds", "overflow"}:
                 self._add_finding(number, late_out_of_bounds(error))
 
     def _note_writers(self, number: int, launched: Launched, trace: Trace) -> None:
@@ -318,6 +318,7 @@ class Session:
             self._device(str(self.options.first_target)),
             kernel_error,
             frozenset(map(str, self.options.deciding)),
+            self.tensors.is_on_gpu,
         )
         flops = metrics.flops()
         return Kernel(

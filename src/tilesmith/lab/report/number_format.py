@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 _KILO = 1000
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
 
@@ -35,6 +37,11 @@ def memory(size: float | None) -> str:
 
 def percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.0f} %"
+
+
+def lines_in_words(lines: Sequence[int]) -> str:
+    """Return source lines by number, such as "line 8" or "lines 8, 10"."""
+    return f"line{'' if len(lines) == 1 else 's'} {', '.join(map(str, lines))}"
 
 
 def in_bytes(count: float) -> str:

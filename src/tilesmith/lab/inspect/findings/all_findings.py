@@ -12,11 +12,13 @@ Rule = Callable[[Evidence], Iterator[Finding]]
 
 RULES: tuple[Rule, ...] = (
     correctness.kernel_error,
+    correctness.host_tensors,
     correctness.incidents,
     correctness.false_hints,
     numbers.not_finite,
     numbers.low_precision,
     compiled_kernel.compile_errors,
+    compiled_kernel.large_grids,
     compiled_kernel.lost_assignments,
     compiled_kernel.spills,
     memory_access.narrow,

@@ -19,6 +19,8 @@ from tilesmith.toolchain.compiler import (
 )
 from tilesmith.toolchain.compiler.errors import first_reason
 
+MOST_ON_AXIS = (2**31 - 1, 65_535, 65_535)  # of CUDA
+
 
 def compile_errors(evidence: Evidence) -> Iterator[Finding]:
     for target, facts in evidence.targets.items():
@@ -44,6 +46,21 @@ def _innermost(message: str, file: str, line: int | None) -> int | None:
         return line
     places = [number for number, one in enumerate(linecache.getlines(file), 1) if one.strip() == text]
     return places[0] if len(places) == 1 else line
+
+
+def large_grids(evidence: Evidence) -> Iterator[Finding]:
+    """Yield the axes on which a grid has more programs than CUDA launches."""
+    grid = evidence.launched.grid
+    for target in evidence.targets:
+        for axis, most in enumerate(MOST_ON_AXIS) if target.startswith("cuda") else ():
+            if grid[axis] > most:
+                yield evidence.finding(
+                    "compile-error", evidence.failure_severity(target),
+                    f"does not launch on {target}: the grid has {grid[axis]:,} programs on axis {axis}, CUDA allows "
+                    f"{most:,}",
+                    "Put the largest size on axis 0, or let each program do more." if axis
+                    else "Let each program do more.", line=evidence.first_line, target=target,
+                )  # fmt: skip
 
 
 def lost_assignments(evidence: Evidence) -> Iterator[Finding]:

@@ -43,6 +43,20 @@ def _compiler_says_it(evidence: Evidence) -> bool:
     return bool(message) and any(message in failure for failure in failures)
 
 
+def host_tensors(evidence: Evidence) -> Iterator[Finding]:
+    """Yield the tensors on the CPU that a launch gets beside tensors on the GPU."""
+    tensors = evidence.trace.shadows.tensors
+    on_host = [name for name, tensor in tensors.items() if not evidence.is_on_gpu(tensor)]
+    if 0 < len(on_host) < len(tensors):
+        names, is_one = " and ".join(on_host), len(on_host) == 1
+        yield evidence.finding(
+            "host-tensor", "warning",
+            f"{names} {'is' if is_one else 'are'} on the CPU, other tensors are on the GPU: on a GPU, Triton refuses "
+            "a tensor on the CPU unless its memory is pinned",
+            f"Move {'it' if is_one else 'them'} first: {on_host[0]}.to(\"cuda\").", line=evidence.first_line,
+        )  # fmt: skip
+
+
 def incidents(evidence: Evidence) -> Iterator[Finding]:
     """Yield what the sanitizer detected."""
     one_warp = evidence.launched.options.get("num_warps") == 1

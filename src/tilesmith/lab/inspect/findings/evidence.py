@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tilesmith.hardware.devices import Device
 from tilesmith.lab.inspect.metrics.alignment import Alignment
@@ -35,6 +36,7 @@ class Evidence:
     device: Device | None
     kernel_error: str | None = None
     deciding: frozenset[str] = frozenset()  # the targets on which a failure is an error
+    is_on_gpu: Callable[[Any], bool] = lambda tensor: False  # for the script, on a machine without a GPU
 
     @property
     def file(self) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from tilesmith.lab.inspect.findings.evidence import LEAST_SHARE, MASKED_WASTE, REDUNDANT, UNCOALESCED, Evidence
 from tilesmith.lab.inspect.model import AccessFacts, Finding
+from tilesmith.lab.report.number_format import lines_in_words
 
 
 def narrow(evidence: Evidence) -> Iterator[Finding]:
@@ -20,7 +21,7 @@ def narrow(evidence: Evidence) -> Iterator[Finding]:
         others = sorted({one.line for one in accesses} - {first.line})
         names = " and ".join(f"{name} ({value})" for name, value in cause)
         verb = "is not a multiple" if len(cause) == 1 else "are not multiples"
-        also = f"; so do the accesses in lines {', '.join(map(str, others))}" if others else ""
+        also = f"; so do the accesses in {lines_in_words(others)}" if others else ""
         yield evidence.finding(
             "misaligned", "warning",
             f"{_subject(first)} moves {first.vector_bytes} bytes per thread and instruction instead of "
@@ -68,19 +69,27 @@ def uncoalesced(evidence: Evidence) -> Iterator[Finding]:
 
 
 def redundant(evidence: Evidence) -> Iterator[Finding]:
-    """Yield arguments that a program loads more than once, under the name that the loads use."""
+    """Yield tensors that a program loads more than once, each with all of its arguments."""
+    reported: set[str] = set()
     for argument in evidence.metrics.arguments():
         times = argument.loads_per_element_in_program
-        if times < REDUNDANT:
+        if times < REDUNDANT or argument.name in reported:
             continue
-        loads = [one for one in evidence.metrics.accesses if (one.argument, one.kind) == (argument.name, "load")]
-        repeated = round(argument.loaded_bytes * (1 - 1 / times))
+        names = evidence.metrics.same_tensor(argument.name)
+        reported.update(names)
+        loads = [one for one in evidence.metrics.accesses if one.kind == "load" and one.argument in names]
+        repeated = round(sum(one.bytes for one in loads) * (1 - 1 / times))
         if not loads or repeated < LEAST_SHARE * evidence.metrics.bytes:
             continue
         last = max(loads, key=lambda one: (one.again_in_program * one.bytes, one.line))
+        several = len(names) > 1
         yield evidence.finding(
-            "redundant-load", "info", f"each program loads each element of {argument.name} {times:.1f} times",
-            "Keep the elements in registers if the block fits; otherwise let the later loads hit in L2.",
+            "redundant-load", "info",
+            f"each program loads each element of {' and '.join(names)}{', one tensor,' if several else ''} "
+            f"{times:.1f} times",
+            "Pass different tensors, so that only the repeated loads of the kernel itself count."
+            if several
+            else "Keep the elements in registers if the block fits; otherwise let the later loads hit in L2.",
             file=last.file, line=last.line, cost_bytes=repeated,
         )  # fmt: skip
 
@@ -91,9 +100,14 @@ def masked(evidence: Evidence) -> Iterator[Finding]:
             yield evidence.finding(
                 "masked-waste", "info",
                 f"{_share(access.masked_fraction)} of the lanes of this {access.kind} are masked off",
-                f"The block of {prod(access.shape):,} elements is larger than the data: use a smaller block.",
+                f"Blocks of {_sizes(access.shape)} elements reach past the data: use smaller blocks, or sizes that "
+                "divide the data.",
                 file=access.file, line=access.line,
             )  # fmt: skip
+
+
+def _sizes(shape: Sequence[int]) -> str:
+    return " × ".join(str(size) for size in shape if size > 1)
 
 
 def _subject(access: AccessFacts) -> str:

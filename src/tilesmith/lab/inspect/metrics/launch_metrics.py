@@ -189,8 +189,8 @@ class Metrics:
         counted = self.requested_of(place)
         laid = self._laid.get(place)
         alike = [one for one in self._trace.sites.values() if _same_target(one.place, place)]
-        total, unique = sum(one.active for one in alike), sum(one.new for one in alike)
-        all_unique = self._scaled_unique(unique, place.argument)
+        total = sum(one.active for one in alike)
+        all_unique = self._scaled_unique(self._trace.distinct_elements(alike), place.argument)
         return AccessFacts(
             kind=place.kind,
             file=place.file,
@@ -259,7 +259,7 @@ class Metrics:
             self._scaled_unique(sum(one.new for one in group), name) for group in (loads, stores)
         )
         # Two arguments may be the same tensor: a load of one counts as a load of the other.
-        aliases = self._aliases(tensor)
+        aliases = self.same_tensor(name)
         named = [
             one for one in self._trace.sites.values() if one.place.kind == "load" and one.place.argument in aliases
         ]
@@ -283,11 +283,11 @@ class Metrics:
             unique_stored_bytes=unique_stored * size,
         )
 
-    def _aliases(self, tensor: torch.Tensor) -> set[str]:
-        """Return the arguments that are this tensor, as when a matrix is multiplied by itself."""
-        memory = tensor.data_ptr(), tensor.shape, tensor.stride()
-        tensors = self._trace.shadows.tensors.items()
-        return {name for name, one in tensors if (one.data_ptr(), one.shape, one.stride()) == memory}
+    def same_tensor(self, argument: str) -> list[str]:
+        """Return the arguments that are the same tensor as this one, as when a matrix is multiplied by itself."""
+        tensors = self._trace.shadows.tensors
+        memory = {name: (one.data_ptr(), one.shape, one.stride()) for name, one in tensors.items()}
+        return [name for name in tensors if memory[name] == memory[argument]]
 
     def _shown_accesses(self, program: tuple[int, int, int]) -> tuple[ProgramAccess, ...]:
         numbers = {place: number for number, place in enumerate(self.places)}

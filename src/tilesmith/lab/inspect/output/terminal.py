@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tilesmith.lab.inspect.model import AccessFacts, ConfigurationFacts, Finding, Inspection, Kernel, TargetFacts
 from tilesmith.lab.report.content import Block, Cell, Column, Facts, Listing, Paragraph, Table
-from tilesmith.lab.report.number_format import in_bytes, in_figures, in_time
+from tilesmith.lab.report.number_format import in_bytes, in_figures, in_time, lines_in_words
 from tilesmith.lab.report.terminal import show_block, show_heading
 
 MOST_FINDINGS = 12
@@ -150,11 +150,10 @@ def _of_all_lines(same: Sequence[Finding]) -> Finding:
     others = sorted({one.line for one in same if one.line} - {first.line})
     if not others:
         return first
-    lines = f"line{'' if len(others) == 1 else 's'} {', '.join(map(str, others))}"
     times = [one.cost_us for one in same if one.cost_us is not None]
     return replace(
         first,
-        message=f"{first.message}; the same in {lines}",
+        message=f"{first.message}; the same in {lines_in_words(others)}",
         cost_bytes=sum(one.cost_bytes for one in same),
         cost_us=sum(times) if times else None,
     )

@@ -21,6 +21,8 @@ def program_of(command: Sequence[str]) -> tuple[str, list[str]]:
     name, *arguments = command
     if _INTERPRETER.fullmatch(Path(name).name) and not _is_module(name):
         return _program_of_python(name, arguments)
+    if Path(name).suffix == ".ipynb":
+        raise InspectError(f"{name} is a notebook: use %%inspect in its cells, or jupyter nbconvert --to script {name}")
     if Path(name).is_file() or _is_module(name):
         return name, arguments
     here = str(Path(sys.executable).parent)  # also where the environment is not activated

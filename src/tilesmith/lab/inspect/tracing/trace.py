@@ -7,7 +7,7 @@ programs of a launch share. A few programs are kept in full.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
@@ -199,6 +199,15 @@ class Trace(Observer):
 
     def tiles_of(self, program: Program) -> tuple[Tile, ...]:
         return tuple(Tile(name, tuple(box)) for name, box in self.tiles.get(program, {}).items())
+
+    def distinct_elements(self, sites: Iterable[Site]) -> int:
+        """Return how many elements several accesses of one argument touch, each counted once."""
+        touched: dict[tuple[int, int], NDArray[np.bool_]] = {}
+        for site in sites:
+            for start, places in site.seen.items():
+                width = max(1, site.place.element_bytes // self.shadows.all[start].granule)
+                touched[start, width] = touched.get((start, width), False) | places
+        return sum(int(np.count_nonzero(places)) // width for (_, width), places in touched.items())
 
     def _access(self, access: Access) -> None:
         unmasked = bool(access.mask.all())
