@@ -8,6 +8,7 @@ from typing import Any
 import planted
 import pytest
 import torch
+import triton
 from reading import HOPPER, access, kinds, line_of, only
 
 from tilesmith.lab.inspect import inspect
@@ -27,6 +28,14 @@ def test_grid_that_cuda_refuses_is_an_error(grid: tuple[int, int, int]) -> None:
     (finding,) = [one for one in found.findings if one.kind == "compile-error"]
     assert (finding.severity, finding.line, finding.target) == ("error", line_of(planted.fill, "def fill"), "cuda:90")
     assert f"65,536 programs on axis {axis}, CUDA allows 65,535" in finding.message
+
+
+def test_addresses_of_billions_of_programs_are_not_computed() -> None:
+    def program() -> None:
+        triton.testing.do_bench(lambda: planted.fill[(2**31 - 1,)](torch.empty(4, device="cuda"), BLOCK=4))
+
+    (kernel,) = inspect(program, targets=HOPPER, programs=2).kernels
+    assert "no more, because the grid has more than 67,108,864 programs" in kernel.sampled
 
 
 def test_tensor_on_the_cpu_beside_tensors_on_the_gpu_is_named() -> None:

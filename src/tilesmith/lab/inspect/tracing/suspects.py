@@ -7,6 +7,7 @@ programs in the middle of a grid is found although only a sample is traced.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from tilesmith.toolchain.interpreter.together.all_programs import (
 SECONDS = 4.0
 MOST_SUSPECTS = 8
 MOST_SHADOW_BYTES = 1 << 30
+MOST_PROGRAMS = 1 << 26  # half a GB of program numbers
 
 
 @dataclass
@@ -47,6 +49,9 @@ def suspects(launched: Launched, written: frozenset[str], has_atomics: bool) -> 
     themselves, so only bounds are checked.
     """
     found = Suspects()
+    if prod(launched.grid) > MOST_PROGRAMS:
+        found.reason = f"the grid has more than {MOST_PROGRAMS:,} programs"
+        return found
     tensors = dict(named_tensors(launched.arguments))
     search = _Search(launched.grid, tensors, set() if has_atomics else set(written))
     try:
