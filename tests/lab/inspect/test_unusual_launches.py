@@ -93,3 +93,11 @@ def test_masked_lanes_at_the_edges_of_tiles_are_not_blamed_on_a_block_larger_tha
     assert {one.advice for one in found.findings if one.kind == "masked-waste"} == {
         "Blocks of 256 elements reach past the data: use smaller blocks, or sizes that divide the data."
     }
+
+
+def test_compile_error_of_all_targets_is_shown_once() -> None:
+    found = inspect(lambda: planted.type_changes[(1,)](torch.empty(1), 3))
+    shown = found.report()
+    assert shown.count("compile-error") == shown.count("does not compile") == 1
+    assert "; the same on hip:gfx942" in shown
+    assert [one.severity for one in found.findings if one.kind == "compile-error"] == ["error", "info"]

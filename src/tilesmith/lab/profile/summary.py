@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tilesmith.lab.report.content import Block, Cell, Column, Facts, Points, Table
+from tilesmith.lab.report.number_format import in_time
 
 SHOWN = 15
 _NAME_WIDTH = 60
@@ -58,7 +59,7 @@ def busy_percent(intervals: Iterable[tuple[float, float]]) -> float | None:
 def blocks(summary: Summary) -> list[Block]:
     """Return the summary as content, most important part first."""
     total = sum(entry.total_us for entry in summary.entries)
-    facts = {f"Time in {summary.what}": _time(total)} if summary.entries else {}
+    facts = {f"Time in {summary.what}": in_time(total)} if summary.entries else {}
     if summary.busy_percent is not None:
         facts["Busy"] = f"{summary.busy_percent:.0f} % of the time from the first kernel to the last"
     if summary.launches is not None:
@@ -83,8 +84,8 @@ def _table(summary: Summary, total: float) -> Table:
     ]  # fmt: skip
     rows = [
         [
-            Cell(_shortened(entry.name)), Cell(f"{entry.calls:,}"), Cell(_time(entry.total_us)),
-            Cell(_time(entry.total_us / entry.calls)), Cell(f"{entry.total_us / total:.0%}" if total else "–"),
+            Cell(_shortened(entry.name)), Cell(f"{entry.calls:,}"), Cell(in_time(entry.total_us)),
+            Cell(in_time(entry.total_us / entry.calls)), Cell(f"{entry.total_us / total:.0%}" if total else "–"),
             *(Cell(_value(getattr(entry, name), unit)) for _, name, unit in known),
         ]
         for entry in entries[:SHOWN]
@@ -104,10 +105,3 @@ def _value(value: float | None, unit: str) -> str:
 
 def _shortened(name: str) -> str:
     return name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 1]}…"
-
-
-def _time(microseconds: float) -> str:
-    for unit, scale in (("s", 1e6), ("ms", 1e3)):
-        if microseconds >= scale:
-            return f"{microseconds / scale:.3g} {unit}"
-    return f"{microseconds:.3g} µs"

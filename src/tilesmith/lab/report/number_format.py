@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 _KILO = 1000
+_SHORTEST = 0.001  # µs; a shorter time has no meaning for a launch
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -46,24 +47,28 @@ def lines_in_words(lines: Sequence[int]) -> str:
 
 def in_bytes(count: float) -> str:
     """Return a number of bytes with three digits and a decimal unit, such as "12.3 MB"."""
-    for unit in _BYTE_UNITS:
-        if count < _KILO or unit == _BYTE_UNITS[-1]:
-            return f"{count:.3g} {unit}"
-        count /= _KILO
-    raise AssertionError("the last unit takes all")
+    return _scaled(count, _BYTE_UNITS)
 
 
 def in_figures(number: float) -> str:
     """Return a number with three digits and a prefix, such as "12.3 M"."""
-    for unit in ("", " k", " M", " G", " T"):
-        if number < _KILO or unit == " T":
-            return f"{number:.3g}{unit}"
-        number /= _KILO
-    raise AssertionError("the last unit takes all")
+    return _scaled(number, ("", "k", "M", "G", "T")).rstrip()
 
 
 def in_time(microseconds: float | None) -> str:
-    """Return a time in µs or ms; "?" for None."""
+    """Return a time in µs, ms or s; "?" for None."""
     if microseconds is None:
         return "?"
-    return f"{microseconds:.3g} µs" if microseconds < _KILO else f"{microseconds / _KILO:.3g} ms"
+    if 0 < microseconds < _SHORTEST:
+        return f"below {_SHORTEST} µs"
+    return _scaled(microseconds, ("µs", "ms", "s"))
+
+
+def _scaled(number: float, units: Sequence[str]) -> str:
+    """Return three digits without an exponent in the largest unit that the number reaches."""
+    for unit in units:
+        text = f"{number:.3g}"
+        if abs(float(text)) < _KILO or unit == units[-1]:
+            return f"{number:,.0f} {unit}" if "e+" in text else f"{text} {unit}"
+        number /= _KILO
+    raise AssertionError("the last unit takes all")

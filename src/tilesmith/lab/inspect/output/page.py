@@ -29,6 +29,7 @@ from tilesmith.lab.inspect.output.terminal import (
     overall_efficiency,
     precision_table,
     target_table,
+    waves_in_words,
 )
 from tilesmith.lab.report.content import Block, Cell, Column, Headline, Paragraph, Table, Tone
 from tilesmith.lab.report.number_format import in_bytes, in_figures, in_time
@@ -158,7 +159,7 @@ def _headlines(kernel: Kernel) -> Iterator[Headline]:
         yield Headline(in_time(kernel.measured_us), kernel.measured_note or "", origin="measured")
     filled = next((one for one in kernel.targets.values() if one.occupancy is not None), None)
     if filled is not None:
-        waves = "" if filled.waves is None else f"; the grid has {filled.waves:.2g} waves"
+        waves = "" if filled.waves is None else f"; the grid has {waves_in_words(filled.waves)}"
         yield Headline(
             f"{filled.occupancy:.0%}", f"occupancy on {filled.target}, limited by {filled.limited_by}{waves}"
         )

@@ -16,6 +16,7 @@ from tilesmith.lab.report.terminal import show_block, show_heading
 
 MOST_FINDINGS = 12
 _SUMMARY_WIDTH = 100
+_EXACT = 10_000  # larger counts are shown with a prefix
 
 
 def show(console: Console, inspection: Inspection) -> None:
@@ -67,7 +68,7 @@ def blocks(kernel: Kernel) -> Iterator[Block]:
     yield from _findings(kernel)
     if kernel.accesses:
         yield access_table(kernel)
-    if kernel.targets:
+    if not all(one.error for one in kernel.targets.values()):
         yield target_table(kernel)
     if kernel.configurations:
         yield configuration_table(kernel)
@@ -96,7 +97,7 @@ def headlines(kernel: Kernel) -> Iterator[tuple[str, str]]:
         yield "measured", kernel.measured_note
     first = _filled(kernel)
     if first is not None:
-        waves = "" if first.waves is None else f"; the grid has {first.waves:.2g} waves"
+        waves = "" if first.waves is None else f"; the grid has {waves_in_words(first.waves)}"
         yield "occupancy", f"{first.occupancy:.0%} on {first.target}, limited by {first.limited_by}{waves}"
 
 
@@ -106,6 +107,11 @@ def bound_in_words(facts: TargetFacts) -> str:
         return "memory-bound"
     rates = " and ".join(f"{name} at {rate:.3g}" for name, rate in facts.predicted_rates.items())
     return f"compute-bound by {rates} TFLOP/s"
+
+
+def waves_in_words(waves: float) -> str:
+    """Return how often a grid fills the GPU."""
+    return f"{waves:.2g} waves" if waves < 100 else f"{in_figures(waves)} waves"
 
 
 def overall_efficiency(kernel: Kernel) -> float | None:
@@ -137,24 +143,31 @@ def _findings(kernel: Kernel) -> Iterator[Block]:
 
 
 def once(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings; those of several lines in the same words as one, the costliest, which names the others."""
-    alike: dict[tuple[str | None, ...], list[Finding]] = {}
+    """Return the findings; those of several lines or targets in the same words as one, the first, which names the others.
+
+    Findings are sorted by severity and cost, so the first is the gravest.
+    """
+    alike: dict[tuple[str, ...], list[Finding]] = {}
     for finding in findings:
-        words = finding.kind, finding.severity, finding.file, finding.message, finding.advice, finding.target
-        alike.setdefault(words, []).append(finding)
-    return [_of_all_lines(same) for same in alike.values()]
+        message = finding.message.replace(finding.target or "", "")
+        alike.setdefault((finding.kind, finding.file, message, finding.advice), []).append(finding)
+    return [_in_one(same) for same in alike.values()]
 
 
-def _of_all_lines(same: Sequence[Finding]) -> Finding:
+def _in_one(same: Sequence[Finding]) -> Finding:
     first = same[0]
-    others = sorted({one.line for one in same if one.line} - {first.line})
-    if not others:
+    lines = sorted({one.line for one in same if one.line} - {first.line})
+    targets = dict.fromkeys(one.target for one in same if one.target and one.target != first.target)
+    places = [f"in {lines_in_words(lines)}"] if lines else []
+    places += [f"on {' and '.join(targets)}"] if targets else []
+    if not places:
         return first
-    times = [one.cost_us for one in same if one.cost_us is not None]
+    counted = [one for one in same if one.target == first.target]
+    times = [one.cost_us for one in counted if one.cost_us is not None]
     return replace(
         first,
-        message=f"{first.message}; the same in {lines_in_words(others)}",
-        cost_bytes=sum(one.cost_bytes for one in same),
+        message=f"{first.message}; the same {' and '.join(places)}",
+        cost_bytes=sum(one.cost_bytes for one in counted),
         cost_us=sum(times) if times else None,
     )
 
@@ -179,13 +192,13 @@ def access_table(kernel: Kernel) -> Table:
 
 
 def _access_row(access: AccessFacts) -> list[Cell]:
-    used = access.efficiency
+    used, times = access.efficiency, access.accesses_per_element
     return [
         Cell(str(access.line)),
         Cell(access.kind + (" (async)" if access.pipelined else "")),
         Cell(access.argument or "?"),
         Cell(in_bytes(access.bytes)),
-        Cell(f"{access.accesses_per_element:.4g}×"),
+        Cell(f"{times:.4g}×" if times < _EXACT else f"{in_figures(times)}×"),
         Cell(_optional(access.sectors_per_request, "{:.1f}")),
         Cell(_optional(access.ideal_sectors_per_request, "{:.1f}")),
         Cell(_optional(used, "{:.1%}"), tone="bad" if used is not None and used < 0.5 else "plain", share=used),
@@ -262,7 +275,7 @@ def target_table(kernel: Kernel) -> Table:
 
 def _target_row(facts: TargetFacts) -> list[Cell]:
     if facts.error:
-        return [Cell(facts.target), Cell("does not compile", tone="bad"), *[Cell("")] * 6]
+        return [Cell(facts.target), *[Cell("–")] * 5, Cell("does not compile", tone="bad"), Cell("–")]
     return [
         Cell(facts.target),
         Cell(str(facts.registers)),
