@@ -26,6 +26,32 @@ SPEC = Spec(
     make_inputs=lambda case, dtype, device: {"x": torch.randn(case.rows, dtype=dtype, device=device)},
 )
 """
+MIXED_TYPES = """
+import torch
+import triton
+import triton.language as tl
+from tilesmith.spec import Case, Cost, Spec, Work
+
+@triton.jit
+def k(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    places = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + places, mask=places < n)
+    total = 0
+    for _ in range(n):
+        total = total + 1.5
+    tl.store(y_ptr + places, x, mask=places < n)
+
+def copy(x):
+    y = torch.empty_like(x)
+    k[(1,)](x, y, x.numel(), BLOCK=16)
+    return y
+
+SPEC = Spec(
+    name="copy", op=copy, reference=lambda x: x.clone(), dtypes=(torch.float32,), differentiable=False,
+    cases=[Case("small", rows=4)], cost=lambda case, dtype: Cost(Work(8 * case.rows, case.rows)),
+    make_inputs=lambda case, dtype, device: {"x": torch.randn(case.rows, dtype=dtype, device=device)},
+)
+"""
 
 
 def bench(*arguments: str | Path) -> Result:
@@ -68,6 +94,15 @@ def test_wrong_operator_gets_no_time_and_status_one(tmp_path: Path) -> None:
     result = bench(path)
     assert result.exit_code == 1
     assert "refused, because the result is wrong" in " ".join(result.output.split())
+
+
+@FORKED
+def test_kernel_that_runs_in_the_interpreter_but_does_not_compile_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mixed_types.py"
+    path.write_text(MIXED_TYPES)
+    result = bench(path)
+    assert result.exit_code == 1
+    assert "k does not compile for cuda:90" in " ".join(result.output.split())
 
 
 @FORKED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,20 @@ def test_sweep_table_marks_best_point_and_unused_fields() -> None:
         cells[-1].text for cells in tables[0].rows
     ] == ["", "best"]
     assert "BLOCK reaches no kernel" in sentences
+
+
+def test_sweep_names_a_reason_once_below_its_table() -> None:
+    wrong: dict[str, Any] = {"device_ms": None, "error": "refused, because the result is wrong: nan", "checked": False}
+    (table,), sentences = shown(row(config={"BLOCK": 1}), *(row(config={"BLOCK": size}, **wrong) for size in (2, 3)))
+    assert sorted(cells[-1].text for cells in table.rows) == ["best", "refused", "refused"]
+    assert "BLOCK=2; BLOCK=3: refused, because the result is wrong: nan" in sentences
+
+
+def test_predictions_name_a_reason_once() -> None:
+    wrong = row(kind="predicted", device_ms=None, error="refused: nan", checked=False)
+    _, sentences = shown(replace(wrong, case="one"), replace(wrong, case="odd"))
+    assert sentences.count("refused: nan") == 1
+    assert "one bfloat16 fwd; odd bfloat16 fwd: refused: nan" in sentences
 
 
 def test_interrupted_run_is_marked_partial() -> None:

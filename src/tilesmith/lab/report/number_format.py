@@ -60,7 +60,7 @@ def in_time(microseconds: float | None) -> str:
     if microseconds is None:
         return "?"
     if 0 < microseconds < _SHORTEST:
-        return f"below {_SHORTEST} µs"
+        return f"<{_SHORTEST} µs"
     return _scaled(microseconds, ("µs", "ms", "s"))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,17 +10,17 @@ from torch import Tensor
 
 from tilesmith.lab.bench.measuring.timed_calls import InputSet, TimedCalls, computed
 from tilesmith.lab.bench.measuring.timing import Outputs
-from tilesmith.lab.check import Trial, run
+from tilesmith.lab.check import Result, Trial, run
 from tilesmith.spec import CONTIGUOUS
 
 SETS_CHECKED = 2
 FAR = 0.1  # of the norm of PyTorch's result
 
 
-def check_failure(trial: Trial) -> str | None:
+def check_failure(trial: Trial, check: Callable[[Trial], list[Result]] = run) -> str | None:
     """Return what the operator's check finds wrong; None where it passes. Whoever computes may be timed."""
     try:
-        return _first_wrong(replace(trial, spec=replace(trial.spec, kernels=False)))
+        return _first_wrong(replace(trial, spec=replace(trial.spec, kernels=False)), check)
     except Exception as error:  # the reference or the inputs fail: the case cannot be checked
         return f"the check cannot run: {type(error).__name__}: {error}"
 
@@ -94,8 +94,8 @@ def _trial(timed: TimedCalls, expected: InputSet, outputs: Outputs) -> Trial:
     return Trial(recorded, timed.case, timed.dtype, CONTIGUOUS, timed.device)
 
 
-def _first_wrong(trial: Trial) -> str | None:
-    for result in run(trial):
+def _first_wrong(trial: Trial, check: Callable[[Trial], list[Result]] = run) -> str | None:
+    for result in check(trial):
         if not result.passed:
             figures = (
                 "" if result.error == float("inf") else f" (error {result.error:.2g}, allowed {result.allowed:.2g})"

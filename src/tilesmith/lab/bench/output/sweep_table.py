@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tilesmith.lab.bench.output.contests import Contest, Row, duration_with_spread, has_valid_time
@@ -23,13 +23,17 @@ def sweep_table(contest: Contest) -> Iterator[Block]:
     for row in contest.rows:
         point = [Cell(str(row["config"].get(name))) for name in fields]
         time = Cell(row["kind"] if row["device_ms"] is None and not row["error"] else duration_with_spread(row))
-        remark = Cell(row["error"], "bad") if row["error"] else Cell("best", "good") if row is best else Cell("")
+        failed = "refused" if row["checked"] is False else "failed"
+        remark = Cell(failed, "bad") if row["error"] else Cell("best", "good") if row is best else Cell("")
         launches = row["launches"] or [{}]
         for number, launch in enumerate(launches):
             first = number == 0
             rows.append([*(point if first else [Cell("")] * len(point)), time if first else Cell(""),
                          *_launch_cells(launch), remark if first else Cell("")])  # fmt: skip
     yield Table(f"{contest.name}: sweep", columns, rows)
+    yield from points(
+        reasons(contest.rows, lambda row: ", ".join(f"{name}={row['config'].get(name)}" for name in fields))
+    )
     missed = sorted({name for row in contest.rows if row["launches"] for name in unreached(row)})
     yield from points(f"{name} reaches no kernel: its times mean nothing" for name in missed)
     notes = dict.fromkeys(note for row in contest.rows for note in (*own_notes(row), *_sector_notes(row)))
@@ -78,6 +82,15 @@ def unreached(row: Mapping[str, Any]) -> list[str]:
 def _values(launch: Mapping[str, Any], name: str) -> list[Any]:
     """Return the values of this name in a launch: a constant of the kernel, or an option."""
     return [place[name] for place in (launch.get("constants") or {}, launch) if name in place]
+
+
+def reasons(rows: Iterable[Row], name: Callable[[Row], str]) -> Iterator[str]:
+    """Yield each error once, with the names of the rows that have it."""
+    named: dict[str, list[str]] = {}
+    for row in rows:
+        if row["error"]:
+            named.setdefault(row["error"], []).append(name(row))
+    return (f"{'; '.join(names)}: {error}" for error, names in named.items())
 
 
 def own_notes(row: Row) -> Iterator[str]:

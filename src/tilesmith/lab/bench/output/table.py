@@ -16,7 +16,7 @@ from tilesmith.lab.bench.output.contests import (
     label,
     single_precision_limits,
 )
-from tilesmith.lab.bench.output.sweep_table import own_notes, points, sweep_table
+from tilesmith.lab.bench.output.sweep_table import own_notes, points, reasons, sweep_table
 from tilesmith.lab.bench.result import OURS
 from tilesmith.lab.report.content import Block, Cell, Column, Table
 from tilesmith.lab.report.number_format import duration, figure, memory, percent
@@ -99,7 +99,7 @@ def _predictions(op: str, rows: Sequence[Row]) -> Iterator[Block]:
         Column("least time", "number"), Column("check"),
     ]  # fmt: skip
     yield Table(f"{op}: predicted, not measured", columns, [_predicted_cells(row) for row in rows])
-    yield from points(f"{row['case']} {row['dtype']} {row['mode']}: {row['error']}" for row in rows if row["error"])
+    yield from points(reasons(rows, lambda row: f"{row['case']} {row['dtype']} {row['mode']}"))
     yield from points(dict.fromkeys(note for row in rows for note in row["notes"]))
 
 

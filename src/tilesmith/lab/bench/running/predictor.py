@@ -12,7 +12,8 @@ from tilesmith.lab.bench.result import Row
 from tilesmith.lab.bench.roofline.device_limits import Limits, datasheet_limits
 from tilesmith.lab.bench.roofline.floor import place_on_roofline, work_of
 from tilesmith.lab.bench.running.bench_units import Source, Unit, check_key, configuration, with_arguments
-from tilesmith.lab.check import Trial, interpretable
+from tilesmith.lab.check import Trial, interpretable, run
+from tilesmith.lab.check_launches import Launches
 from tilesmith.spec import CONTIGUOUS, Spec
 
 
@@ -68,7 +69,8 @@ class Predictor:
         for case in [unit.case] if is_small else small:
             key = check_key(replace(unit, case=case))
             if key not in self._checked:
-                self._checked[key] = check_failure(Trial(spec, case, unit.dtype, CONTIGUOUS, "cpu"))
+                trial = Trial(spec, case, unit.dtype, CONTIGUOUS, "cpu")
+                self._checked[key] = check_failure(trial, Launches(is_file=True).run if self.source.file else run)
             wrong = self._checked[key]
             if wrong:
                 row.checked = False

@@ -143,7 +143,7 @@ def _findings(kernel: Kernel) -> Iterator[Block]:
 
 
 def once(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings; those of several lines or targets in the same words as one, the first, which names the others.
+    """Return the findings; each once; the first of several lines or targets names the others.
 
     Findings are sorted by severity and cost, so the first is the gravest.
     """
