@@ -310,3 +310,12 @@ def test_browser_renders_the_bench_page(tmp_path: Path) -> None:
     assert "5 of 12" in page.text
     assert page.row("large 16384 × 4096 bf16", "tilesmith")[2] == "63.8 ± 0.38 µs"
     assert sum(tag == "polyline" for tag, _ in page.elements) > 10
+
+
+def test_failed_point_of_a_sweep_is_named_in_a_wrapped_column() -> None:
+    rows = FIXTURE["rows"]
+    point = {**next(row for row in rows if row["provider"] == "tilesmith"), "config": {"BLOCK_SIZE": 1000}}
+    points = [point, {**point, "config": {"BLOCK_SIZE": 64}, "device_ms": None, "error": "refused: wrong " * 20}]
+    page = write_html({**FIXTURE, "rows": points})
+    assert ", BLOCK_SIZE=64" in Page(page).text
+    assert re.search(r'<td class="prose">\s*<span class="bad">\s*refused: wrong', page)

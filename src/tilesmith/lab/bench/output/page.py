@@ -154,7 +154,7 @@ _COLUMNS = (
     Column("case"), Column("provider"), Column("device time", "number"), Column("compared with ours"),
     Column("floor", "number"), Column("of limit", "number"), Column("TB/s", "number"), Column("TFLOP/s", "number"),
     Column("host", "number"), Column("wall", "number"), Column("peak memory", "number"),
-    Column("kept for backward", "number"), Column("remarks"),
+    Column("kept for backward", "number"), Column("remarks", "prose"),
 )  # fmt: skip
 
 
@@ -210,13 +210,18 @@ def _compared_with_ours(contest: Contest, row: Row) -> Cell:
 
 
 def _remarks(row: Row) -> str:
-    remarks = [" ".join(f"{name}={value}" for name, value in (row.get("config") or {}).items())]
+    remarks = [" ".join(_point(row))]
     if row.get("throttled"):
         remarks.append(f"throttled ({', '.join(row['throttled'])})")
     remarks += row.get("notes") or ()
     if row.get("method"):
         remarks.append(f"{row['method']}, {row['samples']} samples" if row.get("samples") else str(row["method"]))
     return "; ".join(remark for remark in remarks if remark)
+
+
+def _point(row: Row) -> list[str]:
+    """Return the fields of a sweep's point."""
+    return [f"{name}={value}" for name, value in (row.get("config") or {}).items()]
 
 
 def _reason(row: Row) -> str:
@@ -228,13 +233,14 @@ def _left_out(all_contests: Sequence[Contest]) -> list[Block]:
     for contest in all_contests:
         for row in contest.rows:
             if _failed(row):
-                reasons.setdefault((label(row), _reason(row)), []).append(contest.name)
+                reasons.setdefault((label(row), _reason(row)), []).append(", ".join([contest.name, *_point(row)]))
+    all_rows = Counter(label(row) for contest in all_contests for row in contest.rows)
     columns = [Column("provider"), Column("why", "prose"), Column("cases", "prose")]
     rows = [
         [
             Cell(provider),
             Cell(reason),
-            Cell(f"all {len(all_contests)}" if len(names) == len(all_contests) else "; ".join(names)),
+            Cell(f"all {len(names)}" if 1 < len(names) == all_rows[provider] else "; ".join(names)),
         ]
         for (provider, reason), names in reasons.items()
     ]

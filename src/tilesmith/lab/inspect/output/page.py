@@ -155,6 +155,9 @@ def _headlines(kernel: Kernel) -> Iterator[Headline]:
     if timed is not None:
         meaning = f"least time on {timed.device}: {bound_in_words(timed)}, {work}"
         yield Headline(in_time(timed.predicted_floor_us), meaning, origin="predicted")
+        if timed.predicted_us is not None:
+            meaning = f"time of a launch, limited by {timed.predicted_limit}"
+            yield Headline(in_time(timed.predicted_us), meaning, origin="predicted")
     if kernel.measured_us is not None:
         yield Headline(in_time(kernel.measured_us), kernel.measured_note or "", origin="measured")
     filled = next((one for one in kernel.targets.values() if one.occupancy is not None), None)
