@@ -102,7 +102,8 @@ def test_page_has_headlines_findings_and_nine_views(found: Inspection) -> None:
     page = Page(write_html(found))
     text = " ".join(page.text.split())
     for said in (
-        "of the moved bytes are used", "predicted least time on NVIDIA H200", "predicted time of a launch, limited by", "occupancy on cuda:90",
+        "of the moved bytes are used", "predicted least time on NVIDIA H200", "occupancy on cuda:90",
+        "predicted time of a launch, limited by",
         "warning: uncoalesced at inspected.py", "12.5% of the moved bytes are used", "What each program writes",
         "Where the program reads and writes", "Data flow", "Order of operations", "Registers and shared memory",
         "What the colours mean", "Efficiency", "Source, with the cost of each line", "Step by step",
