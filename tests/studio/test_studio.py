@@ -525,3 +525,22 @@ def test_phone_shows_no_page_wider_than_itself(studio: RunningStudio, browser: B
                 assert page.ask(f"document.querySelector('.pane.{pane}').getBoundingClientRect().height") > 300
     finally:
         browser.resize(1400, 900)
+
+
+@in_a_browser
+@pytest.mark.parametrize("width", [721, 900, 1151])
+@pytest.mark.parametrize("place", ["exercise/vector-add", "free"])
+def test_panes_do_not_scroll_sideways(studio: RunningStudio, browser: Browser, place: str, width: int) -> None:
+    browser.resize(width, 900)
+    try:
+        page = opened(browser, studio, place)
+        if place == "free":
+            mine = page.ask("document.querySelector('.files a').textContent")
+            page.open(f"{studio.address}#free/{mine.replace('/', '%2F')}")
+            shown(page, ".panels")
+        wide = (
+            "[...document.querySelectorAll('main, .checks, .panels')].filter(one => one.scrollWidth > one.clientWidth)"
+        )
+        assert page.ask(f"{wide}.map(one => one.className).join()") == ""
+    finally:
+        browser.resize(1400, 900)
