@@ -12,6 +12,7 @@ import triton
 from reading import HOPPER, access, kinds, line_of, only
 
 from tilesmith.lab.inspect import inspect
+from tilesmith.lab.inspect.session import MOST_SIGNATURES
 from tilesmith.lab.inspect.tracing.effects import every_program
 
 
@@ -101,3 +102,15 @@ def test_compile_error_of_all_targets_is_shown_once() -> None:
     assert shown.count("compile-error") == shown.count("does not compile") == 1
     assert "; the same on hip:gfx942" in shown
     assert [one.severity for one in found.findings if one.kind == "compile-error"] == ["error", "info"]
+
+
+def test_kernel_that_does_not_compile_is_skipped_at_sizes_that_are_not_shown() -> None:
+    def program() -> None:
+        for size in range(10):
+            y = torch.empty(size + 1, device="cuda")
+            planted.fill[(size + 1,)](y, BLOCK=3)
+            y.sum().item()
+
+    found = inspect(program, targets=HOPPER)
+    assert len(found.kernels) == MOST_SIGNATURES
+    assert kinds(found) == {"compile-error"}

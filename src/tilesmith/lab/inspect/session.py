@@ -96,7 +96,7 @@ class Session:
         self._configurations = Configurations(
             self.options.config, target, self._device(str(target)), self.has_gpu, self._binary
         )
-        self._not_interpreted: set[int | None] = set()  # kernels that fail in the interpreter
+        self._not_interpreted: set[int | str] = set()  # kernels that fail in the interpreter, by number and by name
         self._unwritten_reported: defaultdict[int, set[str]] = defaultdict(set)
 
     @property
@@ -145,7 +145,7 @@ class Session:
             if self.launches[number] == 1:
                 self._before_use(tensors)
                 return self._inspect(number, launched)
-        if number in self._not_interpreted:
+        if (launched.kernel.__name__ if number is None else number) in self._not_interpreted:
             self.tensors.all_written(tensors)
             return self._compiled_stand_in(launched)
         return self._run(launched, self._effects.get(number) if number is not None else None)
@@ -188,7 +188,7 @@ class Session:
         if not self.has_gpu and kernel_error is None:
             self._defer(launched, rest, effects)
         if kernel_error is not None and not self.has_gpu:
-            self._not_interpreted.add(number)
+            self._not_interpreted |= {number, launched.kernel.__name__}
         if self.has_gpu or kernel_error is not None:
             self.tensors.all_written(list(tensors_in(launched.arguments)))
         self._note_writers(number, launched, trace)
