@@ -123,6 +123,17 @@ def test_exception_keeps_traceback_and_traced_kernels(tmp_path: Path) -> None:
 
 
 @FORKED
+def test_kernel_that_fails_after_the_shown_sizes_has_a_traceback_of_the_script_alone(tmp_path: Path) -> None:
+    kernel = KERNEL.replace("    mask = places < n\n", "    mask = places < n if BLOCK < 1024 else places.wrong()\n")
+    text = "x = torch.ones(512, device='cuda')\nfor size in (8, 16, 32, 64, 128, 256, 512, 1024):\n"
+    text += "    double_kernel[(1,)](x, x, 512, BLOCK=size)\n    print(x.sum())\n"
+    ending = run(tmp_path, kernel + text).ending
+    assert ending.message.startswith("KernelError: double_kernel (")
+    assert "in <module>" in ending.traceback
+    assert "src/tilesmith" not in ending.traceback
+
+
+@FORKED
 @pytest.mark.parametrize(
     ("text", "kind", "message"),
     [

@@ -23,6 +23,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 ADDRESS = "TILESMITH_INSPECT"  # the environment variable with the address of the inspecting process
+_OWN = tuple(f"{Path(__file__).parents[3] / room}{os.sep}" for room in ("lab", "toolchain"))  # run the script's kernels
 MOST_FRAMES = 20  # the innermost frames; an endless recursion has a thousand
 
 
@@ -221,15 +222,28 @@ def _message(error: BaseException) -> str:
     if not str(error) and frames:
         return f"{type(error).__name__} at {Path(frames[-1].filename).name}:{frames[-1].lineno}: {frames[-1].line}"
     lines = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
-    return next((line.strip() for line in lines if type(error).__name__ in line.partition(":")[0]), lines[-1])
+    found = next((line.strip() for line in lines if type(error).__name__ in line.partition(":")[0]), lines[-1])
+    return found.removeprefix(_module(error))
 
 
 def _own_traceback(error: BaseException, script: str) -> str:
-    """Return the traceback as Python prints it: without the frames above the script."""
+    """Return the traceback as Python prints it: without the frames above the script, and without those of inspect."""
     frame: TracebackType | None = error.__traceback__
     while frame is not None and Path(frame.tb_frame.f_code.co_filename).resolve() != Path(script).resolve():
         frame = frame.tb_next
-    return "".join(traceback.format_exception(type(error), error, frame, limit=-MOST_FRAMES))
+    shown = traceback.TracebackException(type(error), error, frame, limit=-MOST_FRAMES)
+    part: traceback.TracebackException | None = shown
+    while part is not None:
+        frames = [one for one in part.stack if not one.filename.startswith(_OWN)]
+        part.stack = traceback.StackSummary.from_list(frames)
+        part = part.__cause__ or part.__context__
+    return "".join(shown.format()).replace(f"{_module(error)}{type(error).__name__}:", f"{type(error).__name__}:")
+
+
+def _module(error: BaseException) -> str:
+    """Return the module of an error of Tilesmith with a dot; empty for other errors."""
+    module = type(error).__module__
+    return f"{module}." if module.startswith("tilesmith.") else ""
 
 
 if __name__ == "__main__":
