@@ -123,6 +123,12 @@ def test_exception_keeps_traceback_and_traced_kernels(tmp_path: Path) -> None:
 
 
 @FORKED
+def test_error_whose_message_starts_on_the_next_line_is_named_with_its_last_line(tmp_path: Path) -> None:
+    ending = run(tmp_path, "raise ValueError('\\n\\n-- the other process ended:\\nRuntimeError: on purpose')\n").ending
+    assert ending.message == "ValueError: RuntimeError: on purpose"
+
+
+@FORKED
 def test_kernel_that_fails_after_the_shown_sizes_has_a_traceback_of_the_script_alone(tmp_path: Path) -> None:
     kernel = KERNEL.replace("    mask = places < n\n", "    mask = places < n if BLOCK < 1024 else places.wrong()\n")
     text = "x = torch.ones(512, device='cuda')\nfor size in (8, 16, 32, 64, 128, 256, 512, 1024):\n"

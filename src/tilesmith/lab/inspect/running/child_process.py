@@ -223,6 +223,8 @@ def _message(error: BaseException) -> str:
         return f"{type(error).__name__} at {Path(frames[-1].filename).name}:{frames[-1].lineno}: {frames[-1].line}"
     lines = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
     found = next((line.strip() for line in lines if type(error).__name__ in line.partition(":")[0]), lines[-1])
+    if found.endswith(":"):  # a message of several lines, such as another process's traceback, ends with the reason
+        found += f" {lines[-1].strip()}"
     return found.removeprefix(_module(error))
 
 
