@@ -106,6 +106,20 @@ def test_kernel_that_runs_in_the_interpreter_but_does_not_compile_is_refused(tmp
 
 
 @FORKED
+def test_sweep_of_a_file_shows_registers_of_each_point(tmp_path: Path) -> None:
+    path, output = tmp_path / "copy.py", tmp_path / "result.json"
+    text = MIXED_TYPES.replace("total = total + 1.5", "total += 1").replace("def copy(x)", "def copy(x, WIDTH=16)")
+    path.write_text(text.replace("BLOCK=16)", "BLOCK=WIDTH)"))
+    result = bench(path, "--sweep", "WIDTH=16,32", "--json", output)
+    assert result.exit_code == 0, result.output
+    for row in json.loads(output.read_text())["rows"]:
+        (launch,) = row["launches"]
+        assert (launch["kernel"], launch["constants"]["BLOCK"]) == ("k", row["config"]["WIDTH"])
+        assert launch["registers"] > 0
+    assert "reaches no kernel" not in result.output
+
+
+@FORKED
 def test_sweep_shows_registers_and_occupancy_of_each_point(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     result = bench(

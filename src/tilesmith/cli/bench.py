@@ -204,7 +204,7 @@ def _jobs(names: Sequence[str], selection: Selection, start: Callable[..., Any])
             jobs.append(Job(spec.name, source, units(spec, source, chosen), start))
         except (SelectionError, SpecError) as error:
             refuse(str(error))
-        if chosen.takes_largest_case(source):
+        if chosen.takes_largest_case:
             swept = f"swept on {jobs[-1].units[0].case.name}, the largest of {len(spec.cases)} cases"
             console.print(f"{spec.name}: {swept}; --cases chooses others", markup=False, soft_wrap=True)
     return jobs

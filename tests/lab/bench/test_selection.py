@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -57,7 +58,9 @@ def test_predicted_sweep_uses_the_largest_case_by_default() -> None:
     assert names(compiled, predicting=True, cases=["all"]) == {"tiny", "large", "wide"}
     assert names(compiled, predicting=True, sizes={"cols": 8}) == {"large", "wide"}
     assert names(compiled) == {"large", "wide"}, "on a GPU"
-    assert names(SOURCE, predicting=True) == {"tiny", "large", "wide"}, "nothing is compiled of a user's own file"
+    assert names(SOURCE, predicting=True) == {"large"}, "a file's operator too"
+    without_cost = units(replace(SPEC, cost=None), SOURCE, Selection(sweep={"block_size": [32]}, predicting=True))
+    assert {unit.case.name for unit in without_cost} == {"large"}
 
 
 def test_names_select_cases_dtypes_modes_and_rivals() -> None:

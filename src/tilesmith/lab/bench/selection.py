@@ -12,6 +12,7 @@ from tilesmith.lab.bench.measuring.timed_calls import providers
 from tilesmith.lab.bench.result import MODES, OURS
 from tilesmith.lab.bench.running.bench_units import Source, Unit, sweepable_arguments
 from tilesmith.lab.bench.sweeps import points
+from tilesmith.lab.check import input_bytes
 from tilesmith.spec import Case, Spec
 
 # Smaller cases exist for checks: their time is the time of a launch.
@@ -52,16 +53,16 @@ class Selection:
             replace(self, cases=[name for name in self.cases if name in names] or self.cases) for names in owned
         ]  # fmt: skip
 
-    def takes_largest_case(self, source: Source) -> bool:
+    @property
+    def takes_largest_case(self) -> bool:
         """Return whether a predicted sweep uses the largest case only: compiling every point takes seconds, and
         blocks of a large case spill on small ones, which compile slowest."""
-        usual = self.predicting and self.cases is None and not self.sizes
-        return usual and bool(self.sweep) and source.planned is not None
+        return self.predicting and self.cases is None and not self.sizes and bool(self.sweep)
 
 
 def units(spec: Spec, source: Source, selection: Selection) -> tuple[Unit, ...]:
     """Return all combinations, case by case. Raises SelectionError, or SpecError for an unknown case."""
-    chosen_cases, chosen_dtypes = _cases(spec, source, selection), _dtypes(spec, selection.dtypes)
+    chosen_cases, chosen_dtypes = _cases(spec, selection), _dtypes(spec, selection.dtypes)
     if selection.sweep:
         _require_fields(spec, source, chosen_cases[0], chosen_dtypes[0], selection.sweep)
     return tuple(
@@ -74,9 +75,9 @@ def units(spec: Spec, source: Source, selection: Selection) -> tuple[Unit, ...]:
     )
 
 
-def _cases(spec: Spec, source: Source, selection: Selection) -> list[Case]:
-    if selection.takes_largest_case(source):
-        return [max(spec.cases, key=lambda case: _bytes(spec, case))]
+def _cases(spec: Spec, selection: Selection) -> list[Case]:
+    if selection.takes_largest_case:
+        return [max(spec.cases, key=lambda case: _bytes(spec, case) or input_bytes(spec, case))]
     if selection.cases is None and selection.predicting and not selection.sizes:
         # Small cases included: the interpreter can check them.
         chosen = list(spec.cases)

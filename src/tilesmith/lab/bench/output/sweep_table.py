@@ -73,8 +73,8 @@ def unreached(row: Mapping[str, Any]) -> list[str]:
     return [
         name
         for name, value in row["config"].items()
-        # A lower-case field may only set the grid, or have another name in the kernel.
-        if (name.isupper() or any(_values(one, name) for one in launches))
+        # A lower-case field, or an argument of a file's operator, may only set the grid or be renamed in the kernel.
+        if ((name.isupper() and not row.get("file")) or any(_values(one, name) for one in launches))
         and not any(value in _values(one, name) for one in launches)
     ]
 

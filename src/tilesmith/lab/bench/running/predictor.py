@@ -12,6 +12,7 @@ from tilesmith.lab.bench.result import Row
 from tilesmith.lab.bench.roofline.device_limits import Limits, datasheet_limits
 from tilesmith.lab.bench.roofline.floor import place_on_roofline, work_of
 from tilesmith.lab.bench.running.bench_units import Source, Unit, check_key, configuration, with_arguments
+from tilesmith.lab.bench.running.planned_launches import planned_launches
 from tilesmith.lab.check import Trial, interpretable, run
 from tilesmith.lab.check_launches import Launches
 from tilesmith.spec import CONTIGUOUS, Spec
@@ -56,6 +57,8 @@ class Predictor:
             return
         if unit.config and self.source.planned is not None:
             row.launches = self.source.planned(spec, unit.case, unit.dtype, unit.mode, self._target)
+        elif unit.config and unit.mode == "fwd":
+            row.launches = planned_launches(spec, unit.case, unit.dtype, self._target)
         work = work_of(spec, unit.case, unit.dtype, unit.mode)
         if work is None:
             row.notes.append("no prediction: the spec gives no cost for this mode")
