@@ -29,6 +29,7 @@ def test_without_a_gpu_prints_one_line() -> None:
     ("arguments", "message"),
     [
         (["mish"], "'mish' is not an operator"),
+        (["my_kernel.py"], "for a file: tilesmith bench my_kernel.py --sweep"),
         (["silu", "--case", "huge"], "silu has no case 'huge'"),
         (["silu", "--dtype", "int8"], "int8 is not one of"),
     ],

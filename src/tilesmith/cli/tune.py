@@ -76,6 +76,8 @@ def _jobs(names: Sequence[str], cases: Sequence[str], dtypes: Sequence[str]) -> 
     from tilesmith.spec import SpecError
 
     for name in names:
+        if name.endswith(".py"):
+            refuse(f"tune takes Tilesmith's operators; for a file: tilesmith bench {name} --sweep FIELD=VALUE,VALUE,…")
         if name not in SPECS:
             refuse(f"{name!r} is not an operator; the operators are {', '.join(SPECS)}")
     specs = chosen_specs(names)
