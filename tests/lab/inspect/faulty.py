@@ -170,3 +170,21 @@ def counted_rows(x_ptr, index_ptr, y_ptr, count_ptr, row_stride, BLOCK: tl.const
 def add_without_atomic(y_ptr, n, BLOCK: tl.constexpr):
     places = tl.arange(0, BLOCK)
     tl.store(y_ptr + places, tl.load(y_ptr + places, mask=places < n) + 1.0, mask=places < n)
+
+
+@triton.jit
+def infinities_that_move(x_ptr, old_ptr, y_ptr, n, HOW: tl.constexpr):
+    places = tl.arange(0, 64)
+    x = tl.load(x_ptr + places, mask=places < n, other=float("-inf"))
+    if HOW == "sort":
+        x = tl.sort(x)
+    elif HOW == "transpose":
+        x = tl.reshape(tl.trans(tl.reshape(x, (8, 8))), (64,))
+    elif HOW == "split and join":
+        even, odd = tl.split(tl.reshape(x, (32, 2)))
+        x = tl.reshape(tl.join(odd, even), (64,))
+    elif HOW == "gather":
+        x = tl.gather(x, 63 - places, 0)
+    elif HOW == "atomic":
+        x = tl.atomic_add(old_ptr + places, x)
+    tl.store(y_ptr + places, x)

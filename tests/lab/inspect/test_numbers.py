@@ -118,3 +118,10 @@ def test_nan_of_masked_lanes_is_found_where_it_reaches_a_store(discard: bool) ->
         assert "not-finite" not in kinds(found)
     else:
         assert only(found, "not-finite").line == line_of(faulty.nan_in_masked_lanes, "tl.load")
+
+
+@pytest.mark.parametrize("how", ["sort", "transpose", "split and join", "gather", "atomic"])
+def test_infinities_that_move_are_not_born(how: str) -> None:
+    x, old, y = torch.randn(50), torch.full((64,), -float("inf")), torch.empty(64)
+    found = inspect(lambda: faulty.infinities_that_move[(1,)](x, old, y, 50, HOW=how), targets=HOPPER)
+    assert kinds(found).isdisjoint({"kernel-error", "not-finite"})

@@ -26,7 +26,9 @@ EPSILON = {"fp64": 2.0**-52, "fp32": 2.0**-23, "fp16": 2.0**-10, "bf16": 2.0**-7
 _CASTS = ("fp_trunc", "fp_to_fp", "fp_ext")
 _WHOLE_BLOCK = ("reduce", "scan", "dot", "dot_scaled")
 _STORES = {"store": None, "masked_store": 2, "descriptor_store": None}
-_NOT_ARITHMETIC = ("bitcast", "select", "load", "masked_load", "descriptor_load", "si_to_fp", "ui_to_fp")
+_MOVES = ("broadcast", "splat", "unsplat", "expand_dims", "reshape", "trans", "cat", "join", "split", "gather")
+_READS = ("load", "masked_load", "descriptor_load", "descriptor_gather", "atomic_rmw", "atomic_cas", "atomic_load")
+_NOT_ARITHMETIC = (*_MOVES, *_READS, "atomic_poll", "bitcast", "select", "si_to_fp", "ui_to_fp")
 
 
 class Numbers:
