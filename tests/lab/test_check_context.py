@@ -1,12 +1,12 @@
 """The contexts of a check restore what they change, also where blocks of two threads overlap."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
 import torch
 
-from tilesmith.lab.check_context import exact_products
+from tilesmith.lab.check_context import exact_products, uncompiled
 
 
 @pytest.fixture(autouse=True)
@@ -39,3 +39,20 @@ def test_tf32_is_restored_when_its_block_raises() -> None:
     with pytest.raises(ZeroDivisionError), exact_products():
         raise ZeroDivisionError
     assert tf32_of_products_and_convolutions() == (True, True)
+
+
+def test_compiled_functions_run_as_written_on_a_cpu_and_are_compiled_again_later() -> None:
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: object) -> Callable[..., object]:
+        graphs.append(graph)
+        return graph.forward
+
+    compiled_before = torch.compile(lambda x: x + 1, backend=backend)
+    with uncompiled("cpu"):
+        compiled_inside = torch.compile(lambda x: x + 2, backend=backend)
+        assert float(compiled_before(torch.zeros(()))) == 1
+        assert float(compiled_inside(torch.zeros(()))) == 2
+    assert graphs == []
+    assert float(compiled_before(torch.zeros(()))) == 1
+    assert len(graphs) == 1

@@ -210,3 +210,47 @@ def test_pytorch_without_gradients_and_kernels_with_them_fail(tmp_path: Path) ->
     other_path.mkdir()
     wrong = results_of(other_path, template, code=code.replace("{choice}", ""))
     assert any(one.startswith("kernels: without gradients, the operator launches no kernel") for one in messages(wrong))
+
+
+COUNT = """
+    import torch, triton, triton.language as tl
+    from tilesmith import Case, Spec
+
+    @triton.jit
+    def count_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+        offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + offsets, mask=offsets < n, other=0)
+        tl.atomic_add(y_ptr + x, 1, mask=offsets < n)
+
+    def op(x):
+        y = torch.zeros(8, dtype=torch.int64)
+        if x.numel():
+            {compute}
+        return y
+
+    SPEC = Spec(name="count", op=op, reference=lambda x: torch.bincount(x, minlength=8), dtypes=[torch.float32],
+                make_inputs=lambda case, dtype, device: {{"x": torch.randint(0, 8, (case.n,))}}, differentiable=False,
+                cases=[Case("none", n=0), Case("odd", n=57)])
+"""
+LAUNCH = "count_kernel[({programs},)](x, y, x.numel(), BLOCK=16)"
+
+
+def test_empty_input_needs_no_launch(tmp_path: Path) -> None:
+    right = results_of(tmp_path, COUNT, compute=LAUNCH.replace("{programs}", "triton.cdiv(x.numel(), 16)"))
+    assert messages(right) == []
+
+
+def test_operator_without_kernels_fails_though_its_first_case_is_empty(tmp_path: Path) -> None:
+    wrong = results_of(tmp_path, COUNT, compute="y += torch.bincount(x, minlength=8)")
+    assert {one.split(":")[0] for one in messages(wrong)} == {"kernels"}
+
+
+def test_launch_without_programs_is_named(tmp_path: Path) -> None:
+    wrong = results_of(tmp_path, COUNT, compute=LAUNCH.replace("{programs}", "x.numel() // 64"))
+    assert any("; no program of count_kernel ran: its grid is (0, 1, 1)" in one for one in messages(wrong))
+
+
+def test_integers_that_nobody_wrote_are_named(tmp_path: Path) -> None:
+    code = textwrap.dedent(COUNT).replace("torch.zeros(8", "torch.empty(8")
+    wrong = results_of(tmp_path, code, compute="pass")
+    assert any("new memory holds this number, so it may never have been written" in one for one in messages(wrong))

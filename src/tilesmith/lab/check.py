@@ -8,16 +8,24 @@ element is traced to the program and line that stored it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from tilesmith.lab.check_context import exact_products, kernels_on, poisoned_memory, seeded
+from tilesmith.lab.check_context import exact_products, kernels_on, poisoned_memory, seeded, uncompiled
 from tilesmith.lab.comparison import Comparison, identical
 from tilesmith.lab.conduct import NO_KERNEL, computed_without_kernels, repeated_calls, shared_with_inputs
 from tilesmith.lab.errors import with_explanation
-from tilesmith.lab.expected import LARGE, Call, Expected
+from tilesmith.lab.expected import (
+    LARGE,
+    Call,
+    Expected,
+    is_in_place,
+    names_of_changed,
+    with_changed_inputs,
+    writable_layouts,
+)
 from tilesmith.lab.races import RaceFinder
 from tilesmith.lab.store_log import StoreLog, distinct_texts, explained
 from tilesmith.spec import COTANGENTS, Case, Inputs, Layout, Spec, SpecError, described, source_of
@@ -91,7 +99,7 @@ def trials(
     """Return the trials of `check`. On a CPU the default cases are those small enough for the interpreter."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     chosen = [case for case in spec.cases if device != "cpu" or interpretable(spec, case)] if cases is None else cases
-    chosen, layouts = list(chosen), layouts or spec.layouts
+    chosen, layouts = list(chosen), layouts or writable_layouts(spec)
     again = _repeated_case(spec, chosen)
     return [
         # The last layout has other numbers than the first, so a result kept by its shape is wrong there.
@@ -134,22 +142,40 @@ def input_bytes(spec: Spec, case: Case) -> int:
 
 def run(trial: Trial) -> list[Result]:
     """Check one trial: outputs, gradients, unchanged inputs, races, and further calls."""
-    with exact_products():
-        return list(_results(trial))
+    with exact_products(), uncompiled(trial.device):
+        return list(_results(_observed(trial)))
 
 
 def kernels_matter(chosen: Sequence[Trial]) -> list[Result]:
     """Check that the operator's kernels compute its result. This may spoil what the operator keeps, so do it last."""
     if not chosen or chosen[0].device != "cpu" or not chosen[0].spec.kernels:
         return []
-    trial = chosen[0]
-    with exact_products():
+    with exact_products(), uncompiled(chosen[0].device):
+        trial = _observed(next(filter(_has_elements, chosen), chosen[0]))
         inputs, expected = _prepared(trial)
         with poisoned_memory():
             found = list(
                 computed_without_kernels(trial.spec.op, inputs, expected, expected.differentiable, trial.spec.roundings)
             )
     return [trial.failure("kernels", message) for message in found]
+
+
+def _observed(trial: Trial) -> Trial:
+    """Return the trial; of an in-place operator, one that compares the changed inputs too."""
+    return replace(trial, spec=with_changed_inputs(trial.spec)) if is_in_place(trial.spec) else trial
+
+
+def _has_elements(trial: Trial) -> bool:
+    """Return whether no input of the trial is empty."""
+    try:
+        inputs = trial.spec.inputs(trial.case, trial.dtype, "meta")  # shapes without memory
+    except SpecError:
+        inputs = trial.spec.inputs(trial.case, trial.dtype, "cpu")
+    return _all_have_elements(inputs)
+
+
+def _all_have_elements(inputs: Inputs) -> bool:
+    return all(value.numel() for value in inputs.values() if isinstance(value, Tensor))
 
 
 def _prepared(trial: Trial) -> tuple[Inputs, Expected]:
@@ -175,7 +201,7 @@ def _results(trial: Trial) -> Iterator[Result]:
     found = list(_compared(trial, inputs, expected, tried, stores, storages))
     found += [trial.failure("race", message) for message in races.races()]
     yield from found
-    if all(result.passed for result in found) and not _is_in_place(trial.spec):
+    if all(result.passed for result in found) and not is_in_place(trial.spec):
         yield from _further_calls(trial, inputs, expected, tried, races)
 
 
@@ -188,14 +214,15 @@ def _compared(
     storages: Mapping[str, Tensor],
 ) -> Iterator[Result]:
     """Yield the comparisons of all outputs and gradients, and the failures of the inputs."""
-    several = len(expected.exact.outputs) > 1
-    for number, ours in enumerate(tried.outputs):
-        what = f"forward {number}" if several else "forward"
+    names = _names(trial, inputs, len(tried.outputs))
+    for number, (what, ours) in enumerate(zip(names, tried.outputs, strict=True)):
+        if what.startswith("input") and any(ours.is_set_to(other) for other in tried.outputs[:number]):
+            continue  # an in-place operator returns it
         comparison = expected.compare_output(number, ours, trial.spec.roundings)
         yield _judged(trial, what, comparison, ours, expected.exact.outputs[number], stores)
     for name in expected.differentiable:
         yield from _gradient_results(trial, name, tried, expected, stores)
-    if _is_in_place(trial.spec):
+    if is_in_place(trial.spec):
         return
     changed = list(_unchanged(trial, inputs, expected.inputs, stores))
     yield from changed or _unchanged_around(trial, inputs, storages)
@@ -203,8 +230,11 @@ def _compared(
         yield trial.failure("memory", message)
 
 
-def _is_in_place(spec: Spec) -> bool:
-    return spec.name.endswith("_")  # as in PyTorch
+def _names(trial: Trial, inputs: Inputs, count: int) -> list[str]:
+    """Return what to call each output: those that the operator returns, and inputs that it may change."""
+    changed = [f"input {name}" for name in names_of_changed(trial.spec, inputs)]
+    returned = count - len(changed)
+    return [f"forward {number}" if returned > 1 else "forward" for number in range(returned)] + changed
 
 
 def _further_calls(
@@ -213,6 +243,7 @@ def _further_calls(
     """Yield the failures of calls with other numbers, and of calls without gradients."""
     spec = trial.spec
     needs_kernels = spec.kernels and trial.device == "cpu" and any(one.numel() for one in tried.outputs)
+    needs_kernels = needs_kernels and _all_have_elements(inputs)  # the sum of no rows is zero without a kernel
     if needs_kernels and not races.launches:
         yield trial.failure("kernels", NO_KERNEL)
         return
@@ -254,6 +285,8 @@ def _expected(trial: Trial, inputs: Inputs) -> Expected:
         )
     except Exception as error:
         reason = described(error, source_of(spec.reference))
+        if is_in_place(spec) and spec.leaves(inputs):
+            reason += "; if the operator has no gradients, set differentiable=False in its SPEC"
         raise SpecError(f"{spec.name}: the reference fails for {trial.case!r}, {trial.dtype}: {reason}") from error
 
 
@@ -267,7 +300,8 @@ class _Tried:
             with poisoned_memory(), kernels_on(trial.device, stores, races):
                 call = Call(trial.spec.op, inputs, expected.differentiable)
                 self.outputs = call.outputs
-                self.failures = list(_misshapen(trial, call.outputs, expected.plain.outputs))
+                names = _names(trial, inputs, len(expected.plain.outputs))
+                self.failures = list(_misshapen(trial, names, call.outputs, expected.plain.outputs))
                 if not self.failures:
                     stage = "backward"
                     self.gradients = call.gradients(expected.cotangents)
@@ -284,13 +318,16 @@ def _tensors(number: int) -> str:
     return f"{number} tensor" + "s" * (number != 1)
 
 
-def _misshapen(trial: Trial, outputs: Sequence[Tensor], wanted: Sequence[Tensor]) -> Iterator[Result]:
+def _misshapen(
+    trial: Trial, names: Sequence[str], outputs: Sequence[Tensor], wanted: Sequence[Tensor]
+) -> Iterator[Result]:
     """Yield a failure for each output of wrong number, shape, dtype or device."""
     if len(outputs) != len(wanted):
-        yield trial.failure("forward", f"returns {_tensors(len(outputs))}, but must return {len(wanted)}")
+        changed = sum(name.startswith("input") for name in names)
+        returned, needed = len(outputs) - changed, len(wanted) - changed
+        yield trial.failure("forward", f"returns {_tensors(returned)}, but must return {needed}")
         return
-    for number, (output, like) in enumerate(zip(outputs, wanted, strict=True)):
-        what = f"forward {number}" if len(wanted) > 1 else "forward"
+    for what, output, like in zip(names, outputs, wanted, strict=True):
         if output.shape != like.shape:
             yield trial.failure(what, f"has shape {tuple(output.shape)}, but must have {tuple(like.shape)}")
         elif output.dtype != like.dtype:

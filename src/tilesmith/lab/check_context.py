@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -91,6 +94,17 @@ def poisoned_memory() -> Iterator[None]:
         finally:
             torch._C._set_deterministic_algorithms(before[0], warn_only=before[1])
             torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]  # likewise
+
+
+@contextmanager
+def uncompiled(device: str) -> Iterator[None]:
+    """Run functions under `torch.compile` as they are written on a CPU: their kernels are interpreted, not traced."""
+    with ExitStack() as stack:
+        if device == "cpu":
+            stack.enter_context(patch.dict(os.environ, TORCHDYNAMO_DISABLE="1"))  # for functions compiled from now on
+            if "torch._dynamo" in sys.modules:  # otherwise no function is compiled yet; importing it takes seconds
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+        yield
 
 
 @contextmanager

@@ -1,11 +1,15 @@
-"""What an operator must compute: outputs and gradients of its reference, exact and with modelled rounding errors."""
+"""What an operator must compute: outputs and gradients of its reference, exact and with modelled rounding errors.
+
+Of in-place operators, whose names end in `_` as in PyTorch, the changed inputs are outputs too.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache, wraps
 from typing import Any
 
 import torch
@@ -13,7 +17,7 @@ from torch import Tensor
 
 from tilesmith.lab.comparison import Comparison, compare, root_mean_square, three_digits
 from tilesmith.lab.rounding_model import Kinks, rounded
-from tilesmith.spec import Inputs, called
+from tilesmith.spec import Inputs, Layout, Spec, called
 
 # Draws of the rounding errors. The norm of many elements is nearly the same in every draw; that of a few is not.
 DRAWS = 4
@@ -28,6 +32,7 @@ MOST_BYTES_ON_CPU = 1 << 20
 # Millions of elements vary within one draw as much as a few do over several, so larger inputs get one draw and
 # PyTorch's own result; on a GPU PyTorch's alone, since a draw of rms_norm takes 20 times the inputs' memory.
 LARGE = 8 << 20
+OVERLAPPING = "expanded"  # a layout whose elements share memory: PyTorch refuses to write to such a tensor
 KEPT = 8  # expectations in memory: the layouts of a case have the same numbers, except for expanded tensors
 
 Gradients = dict[str, Tensor | None]
@@ -40,8 +45,9 @@ class Call:
         self._leaves = {name: inputs[name].detach().requires_grad_() for name in differentiable}
         made = called(function, {**inputs, **self._leaves})
         made = [made] if isinstance(made, Tensor) else made
-        if not isinstance(made, list | tuple) or not all(isinstance(one, Tensor) for one in made):
-            raise TypeError(f"returns a {type(made).__name__}, not a tensor or a tuple of tensors")
+        others = [one for one in (made if isinstance(made, list | tuple) else [made]) if not isinstance(one, Tensor)]
+        if others:
+            raise TypeError(_no_tensors(made, others[0]))
         self.attached = list(made)
         self.outputs = [output.detach() for output in made]
 
@@ -58,6 +64,13 @@ class Call:
             outputs, list(self._leaves.values()), weights, retain_graph=True, allow_unused=True
         )  # fmt: skip
         return dict(zip(self._leaves, found, strict=True))
+
+
+def _no_tensors(made: Any, other: Any) -> str:
+    """Return why these results cannot be compared; `other` is one that is not a tensor."""
+    held = "" if made is other else f" with a {type(other).__name__}"
+    text = f"returns a {type(made).__name__}{held}, not a tensor or a tuple of tensors"
+    return f"{text}; the name of an operator that changes its inputs ends in _" if made is None else text
 
 
 @dataclass(frozen=True)
@@ -226,3 +239,39 @@ def copied(inputs: Inputs, dtype: torch.dtype | None) -> Inputs:
         else value
         for name, value in inputs.items()
     }
+
+
+def is_in_place(spec: Spec) -> bool:
+    return spec.name.endswith("_")
+
+
+def writable_layouts(spec: Spec) -> Sequence[Layout]:
+    """Return the layouts of a spec; of an in-place operator, those whose elements do not overlap."""
+    if not is_in_place(spec):
+        return spec.layouts
+    return [layout for layout in spec.layouts if layout.name != OVERLAPPING] or spec.layouts
+
+
+def with_changed_inputs(spec: Spec) -> Spec:
+    """Return a spec whose operator and reference return the tensors among their arguments, after their own results."""
+    return replace(spec, op=_returning_inputs(spec.op), reference=_returning_inputs(spec.reference))
+
+
+def names_of_changed(spec: Spec, inputs: Inputs) -> list[str]:
+    """Return the names of the arguments that `with_changed_inputs` adds to the results."""
+    return [name for name, value in inputs.items() if isinstance(value, Tensor)] if is_in_place(spec) else []
+
+
+@lru_cache(maxsize=64)  # draws of rounding errors are kept by the identity of the reference
+def _returning_inputs(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        made = function(*arguments, **named)
+        changed = [value.detach() for value in (*arguments, *named.values()) if isinstance(value, Tensor)]
+        if made is None:
+            return changed
+        if isinstance(made, Tensor):
+            return [made, *changed]
+        return [*made, *changed] if isinstance(made, list | tuple) else made
+
+    return call

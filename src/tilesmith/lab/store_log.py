@@ -41,8 +41,11 @@ class StoreLog(Observer):
         self._accesses: list[Access] = []
         self._spans = np.empty((0, 2), dtype=np.uint64)
         self._arguments: dict[str, Tensor] = {}
+        self._idle: dict[str, tuple[int, int, int]] = {}  # the grids without programs, by kernel
 
     def launch(self, kernel: Any, grid: tuple[int, int, int], arguments: Mapping[str, object]) -> None:
+        if 0 in grid:
+            self._idle[kernel.__name__] = grid
         self._arguments = {name: value for name, value in arguments.items() if isinstance(value, Tensor)}
 
     def store(self, access: Access) -> None:
@@ -52,6 +55,11 @@ class StoreLog(Observer):
         if self.adds_to_new_memory is None and access.operation.endswith("add") and self._finds_filling(access):
             self.adds_to_new_memory = access
         self._accesses.append(access)
+
+    def launches_without_programs(self) -> Iterator[str]:
+        """Yield a sentence for each kernel with an empty grid."""
+        for kernel, grid in self._idle.items():
+            yield f"no program of {kernel} ran: its grid is {grid}"
 
     def cause(self, value: Any, writer: Writer | None) -> str:
         """Return why a wrong value is an atomic's on memory that nobody wrote; nothing where it is not."""
@@ -177,9 +185,10 @@ def _element(comparison: Comparison, ours: Tensor, exact: Tensor, stores: StoreL
         return f"{text}; stored by {writer}"
     if written_by_kernels:
         return f"{text}; not stored by a kernel"
-    if got != got:
-        return f"{text}; new memory holds NaN, so it may never have been written"
-    return text
+    if _is_filling(ours[index]):
+        filling = "NaN" if got != got else "this number"
+        text += f"; new memory holds {filling}, so it may never have been written"
+    return text + "".join(f"; {idle}" for idle in stores.launches_without_programs())
 
 
 def _is_filling(values: Tensor) -> Tensor:
