@@ -415,6 +415,30 @@ class TestAutotuner:
         assert "configuration 4 of the autotuner (double_kernel: BLOCK: 64, num_warps: 4" in result.output
         assert "all 4 configurations of the autotuner ran" in result.output
 
+    ADDED_TO = TUNED.replace("tl.store(y_ptr + offsets, x * 2", "tl.atomic_add(y_ptr + offsets, x * 2")
+    ADDED_TO = ADDED_TO.replace("torch.empty_like(x)", "torch.zeros_like(x)")
+
+    def test_sum_that_grows_with_each_timed_run_fails(self, tmp_path: Path) -> None:
+        result = checked(written(tmp_path, self.ADDED_TO), "--layout", "contiguous")
+        assert result.exit_code == 1
+        assert "a second run of double_kernel changes y_ptr again" in result.output
+        assert 'pass reset_to_zero=["y_ptr"]' in result.output
+
+    @pytest.mark.parametrize(
+        "way", ["reset_to_zero", "restore_value", "hook of the configurations", "hook of the tuner"]
+    )
+    def test_sum_that_is_reset_before_each_run_passes(self, tmp_path: Path, way: str) -> None:
+        right, wrong = {
+            "reset_to_zero": ('key=["n"]', 'key=["n"], reset_to_zero=["y_ptr"]'),
+            "restore_value": ('key=["n"]', 'key=["n"], restore_value=["y_ptr"]'),
+            "hook of the configurations": (
+                "num_warps=warps)", 'num_warps=warps, pre_hook=lambda given: given["y_ptr"].zero_())'),
+            "hook of the tuner": (
+                'key=["n"]', 'key=["n"], pre_hook=lambda given, reset_only=False: given["y_ptr"].zero_()'),
+        }[way]  # fmt: skip
+        result = checked(written(tmp_path, self.ADDED_TO.replace(right, wrong)), "--layout", "contiguous")
+        assert result.exit_code == 0
+
     def test_configuration_that_a_static_assert_excludes_is_not_wrong(self, tmp_path: Path) -> None:
         text = TUNED.replace("    mask = offsets < n\n", "    tl.static_assert(BLOCK < 64)\n    mask = offsets < n\n")
         result = checked(written(tmp_path, text), "--layout", "contiguous")

@@ -1,4 +1,4 @@
-"""What `check` does with launches besides running them: try each configuration of autotuners.
+"""What `check` does with launches besides running them: try each configuration of autotuners, and run it twice.
 
 launches = Launches()
 results = [result for trial in chosen for result in launches.run(trial)]
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -20,9 +20,11 @@ import torch
 from numpy.typing import NDArray
 
 from tilesmith.lab.check import Result, Trial, input_bytes, run
+from tilesmith.lab.comparison import identical
 from tilesmith.lab.errors import with_explanation
 from tilesmith.lab.inspect.model import Program
 from tilesmith.lab.inspect.tracing.effects import every_program
+from tilesmith.lab.inspect.tracing.shadow_memory import named_tensors
 from tilesmith.toolchain.compiler import (
     DEFAULT_TARGETS,
     CompileError,
@@ -52,6 +54,8 @@ class Launches:
         self._tried: set[int] = {0}  # numbers of configurations
         self._wrong: set[int] = set()
         self._refused = False
+        self._repeated: set[Any] = set()  # kernels and configurations that ran twice in one launch
+        self._changed_again: list[str] = []
         self._translation = _Translation() if is_file else None
         self._lanes = _MaskedLanes() if is_file else None
 
@@ -61,6 +65,8 @@ class Launches:
             results = run(trial)
         if self._translation is not None:
             results += [trial.failure("compile", message) for message in self._translation.new_errors()]
+        results += [trial.failure("autotuner", message) for message in self._changed_again]
+        self._changed_again.clear()
         if not all(result.passed for result in results):
             self._failed.append(trial)
         return results
@@ -118,12 +124,27 @@ class Launches:
         if not launched.warmup:
             if self._translation is not None:
                 self._translation.see(launched)
-            programs: Any = every_program(launched.grid)
             try:
-                interpret(launched.kernel, launched.grid, launched.arguments, self._lanes, programs, launched.options)
+                if self._is_timed(launched):
+                    self._changed_again += _changed_again(launched, self._interpret)
+                else:
+                    self._interpret(launched)
             except KernelError as error:
                 self._refused = launched.tuner is not None and _is_static_assert(error.__cause__)
                 raise
+
+    def _interpret(self, launched: Launched) -> None:
+        programs: Any = every_program(launched.grid)
+        interpret(launched.kernel, launched.grid, launched.arguments, self._lanes, programs, launched.options)
+
+    def _is_timed(self, launched: Launched) -> bool:
+        """Return whether an autotuner would time this launch: the first of a kernel with this configuration."""
+        if launched.tuner is None or len(launched.tuner.configs) == 1:
+            return False
+        key = launched.kernel.fn, str(launched.tuner.best_config)
+        is_first = key not in self._repeated
+        self._repeated.add(key)
+        return is_first
 
     def configuration(self, candidates: Sequence[Any], kernel: Any, arguments: Mapping[str, Any]) -> Any:
         return self._configurations.chosen(candidates, kernel)
@@ -197,6 +218,27 @@ class _MaskedLanes(Observer):
                 f"warning: {place}: masked lanes of this load of {origin.argument or 'memory'} have no value, and "
                 "reach a result. Pass other= to tl.load, or discard the lanes with tl.where"
             ] = None
+
+
+def _changed_again(launched: Launched, run: Callable[[Launched], None]) -> list[str]:
+    """Run a launch twice, with the hooks of its autotuner. Return what the second run changes, in sentences."""
+    tuner, configuration = launched.tuner, launched.tuner.best_config
+    named = {**launched.arguments, **launched.options, **configuration.all_kwargs()}
+    tuner.pre_hook(named)
+    run(launched)
+    first = [(name, tensor, tensor.clone()) for name, tensor in named_tensors(launched.arguments)]
+    tuner.post_hook(named, exception=None)
+    tuner.pre_hook(named, reset_only=True)
+    if configuration.pre_hook is not None:
+        configuration.pre_hook(named)
+    run(launched)
+    kernel = launched.kernel.__name__
+    return [
+        f"a second run of {kernel} changes {name} again: an autotuner runs a kernel many times in the first call; pass "
+        f'reset_to_zero=["{name}"] or restore_value=["{name}"] to triton.autotune'
+        for name, tensor, values in first
+        if not identical(tensor, values)
+    ]
 
 
 def _kind(value: Any, constant: bool) -> str:
