@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tilesmith.lab import Result, check
+from tilesmith.lab.judge.bridges.opening import both_of
 from tilesmith.spec import CONTIGUOUS, LAYOUTS, Layout, load_file
 
 DOUBLE = """
@@ -70,3 +71,9 @@ def test_result_without_name_of_an_in_place_operator_says_how_to_name_it(tmp_pat
     (failure,) = [result for result in check(load_file(file), layouts=[CONTIGUOUS], device="cpu") if not result.passed]
     assert "returns a NoneType" in failure.message
     assert "the name of an operator that changes its inputs ends in _" in failure.message
+
+
+def test_task_of_an_in_place_operator_leaves_out_the_expanded_layout(tmp_path: Path) -> None:
+    results_of(tmp_path, RETURNS_X, layouts=[CONTIGUOUS])
+    task, _ = both_of(tmp_path / "mine.py")
+    assert [layout.name for layout in task.layouts] == ALL_BUT_EXPANDED

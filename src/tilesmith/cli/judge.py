@@ -127,7 +127,9 @@ def _narrowed(task: Task, dtypes: Sequence[str], layouts: Sequence[str]) -> Task
     if dtypes:
         task = replace(task, dtypes=[known_dtypes[name] for name in dtypes])
     if "all" in layouts:
-        return replace(task, layouts=tuple(spec.layouts))
+        from tilesmith.lab.expected import writable_layouts
+
+        return replace(task, layouts=tuple(writable_layouts(spec)))
     return replace(task, layouts=[known_layouts[name] for name in layouts]) if layouts else task
 
 

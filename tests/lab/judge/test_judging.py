@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,15 @@ def test_wrong_element_names_program_line_and_expected_value(warm_judge: Judge, 
     assert "tl.store" in text[reason.line - 1]
 
 
+def test_small_error_shows_in_the_digits_of_the_message(warm_judge: Judge, softmax: Task) -> None:
+    text = PLAIN.read_text().replace("e / tl.sum(e, axis=0)", "e / tl.sum(e, axis=0) * 1.0000006")
+    reason = warm_judge.judge(softmax, Candidate.of_text(text), QUICK).reason
+    assert reason is not None
+    found = re.search(r"is (\S+), but must be (\S+) ", reason.message)
+    assert found is not None
+    assert found[1] != found[2]
+
+
 def test_same_seed_gives_the_same_verdict(warm_judge: Judge, softmax: Task, verdict_of_no_maximum: Verdict) -> None:
     candidate = Candidate.of(ZOO / "cheats" / "softmax" / "no_maximum.py")
     first, second = verdict_of_no_maximum, warm_judge.judge(softmax, candidate, QUICK)
@@ -132,6 +142,25 @@ def test_operator_without_a_kernel_is_refused(tmp_path: Path) -> None:
     assert verdict.reason.kind == "torch-computes"
 
 
+@pytest.mark.usefixtures("forked")
+def test_empty_input_needs_no_launch(tmp_path: Path) -> None:
+    file = tmp_path / "count.py"
+    file.write_text(
+        "import torch, triton, triton.language as tl\nfrom tilesmith import Case, Spec\n\n"
+        "@triton.jit\ndef kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):\n"
+        "    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n"
+        "    x = tl.load(x_ptr + offsets, mask=offsets < n, other=0)\n"
+        "    tl.atomic_add(y_ptr + x, 1, mask=offsets < n)\n\n"
+        "def count(x):\n    y = torch.zeros(8, dtype=torch.int32)\n    if x.numel():\n"
+        "        kernel[(triton.cdiv(x.numel(), 64),)](x, y, x.numel(), BLOCK=64)\n    return y\n\n"
+        "def reference(x):\n    return torch.bincount(x, minlength=8).int()\n\n"
+        "SPEC = Spec(name='count', op=count, reference=reference, cases=[Case('none', n=0), Case('some', n=90)],\n"
+        "            make_inputs=lambda case, dtype, device: {'x': torch.randint(0, 8, (case.n,))},\n"
+        "            dtypes=[torch.float32], differentiable=False)\n"
+    )
+    assert judge(file, options=QUICK).outcome == "pass"
+
+
 def test_spec_file_is_split_into_task_and_candidate() -> None:
     text = (
         "import torch\nfrom tilesmith import Case, Spec\nSIZE = 3\n\ndef helper(x):\n    return x * 2\n\n"
@@ -147,6 +176,42 @@ def test_spec_file_is_split_into_task_and_candidate() -> None:
     assert "def op" not in parts.task
     assert "op=reference" in parts.task
     assert "SIZE = 3" in parts.task
+
+
+def test_split_keeps_what_registers_an_operator_and_leaves_the_main_block_out() -> None:
+    text = (
+        "import torch, library\nfrom tilesmith import Case, Spec\n\n"
+        "@library.custom_op('mine::double')\ndef double(x):\n    return x + x\n\n"
+        "@double.register_fake\ndef _(x):\n    return shaped(x)\n\ndef shaped(x):\n    return x\n\n"
+        "@double.register_kernel\ndef _(x):\n    return helper(x)\n\ndef helper(x):\n    return x\n\n"
+        "def backward(context, dy):\n    return 2 * dy\n\ndouble.register_autograd(backward)\n\n"
+        "def op(x):\n    return torch.ops.mine.double(x)\n\ndef reference(x):\n    return 2 * x\n\n"
+        "SPEC = Spec(name='op', op=op, reference=reference, cases=[Case('a', n=1)], make_inputs=reference)\n"
+        "if __name__ == '__main__':\n    reference(1)\n"
+    )
+    parts = split(text, "double.py")
+    for needed in ("def double", "def shaped", "def helper", "def backward", "double.register_autograd(backward)"):
+        assert needed in parts.candidate
+    assert "def reference" not in parts.candidate
+    assert "library.custom_op" not in parts.task
+
+
+def test_split_keeps_the_lines_of_the_file() -> None:
+    text = (
+        "# A comment.\nimport torch; import triton\nfrom tilesmith import Case, Spec\nSIZE = 3; WIDTH = 4\n\n\n"
+        "def reference(x):\n    # Twice.\n    return 2 * x * WIDTH\n\n\n"
+        "@triton.jit\ndef kernel(x):\n    # Ä comment.\n    raise ValueError('kernel')\n\n\n"
+        "def op(x):\n    return kernel(x) * WIDTH\n\n\n"
+        "SPEC = Spec(\n    name='op', op=op, reference=reference,\n    cases=[Case('a', n=SIZE)],\n"
+        "    make_inputs=inputs)\n"
+        "def inputs(case, dtype, device):\n    return {}\n"
+    )
+    parts = split(text, "double.py")
+    lines, candidate, task = text.splitlines(), parts.candidate.splitlines(), parts.task.splitlines()
+    assert candidate == ["", *lines[1:3], "WIDTH = 4", "", "", *[""] * 5, *lines[11:19]]
+    assert task[:9] == ["", *lines[1:9]]
+    assert task[21].startswith("SPEC = Spec(name='op', op=reference")
+    assert task[25:] == lines[25:]
 
 
 def test_file_without_plain_spec_cannot_be_split(tmp_path: Path) -> None:

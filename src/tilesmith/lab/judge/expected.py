@@ -14,6 +14,7 @@ from tilesmith.lab.comparison import Comparison, compare, root_mean_square
 from tilesmith.lab.expected import DRAWS, DRAWS_AT_KINKS, DRAWS_OF_FEW, FEW
 from tilesmith.lab.judge.task import Task, TaskError, Trial
 from tilesmith.lab.rounding_model import Kinks, rounded
+from tilesmith.lab.store_log import distinct_texts
 from tilesmith.spec import Inputs, called, described, source_of
 
 WELL_CONDITIONED = 64.0  # PyTorch's own error in units of the dtype's rounding; beyond it a draw decides nothing
@@ -196,9 +197,8 @@ def _described(name: str, comparison: Comparison, ours: Tensor, exact: Tensor) -
         return Wrong(name, message, index, wanted, found, comparison.error / max(comparison.allowed, 1e-300))
     place = f"element {list(index)} of {name}" if index else name
     count = f"{comparison.wrong_elements} of {ours.numel()} elements are wrong"
-    message = (
-        f"{place} is {found:.6g}, but must be {wanted:.6g} (allowed error {comparison.first_allowed:.2g}); {count}"
-    )
+    texts = "{}, but must be {}".format(*distinct_texts(found, wanted))
+    message = f"{place} is {texts} (allowed error {comparison.first_allowed:.2g}); {count}"
     return Wrong(name, message, index, wanted, found, excess)
 
 

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -277,7 +277,10 @@ class _Judgement:
         if dropped:
             self._notes[f"{dropped} operators or launches of a call do not contribute to the outputs"] = None
         recorded.tape["steps"] = steps
-        for finding in findings(steps, recorded.tape, self._task.rules, self._candidate, builds=self._cuda is not None):
+        rules, inputs = self._task.rules, recorded.inputs.values()
+        if any(isinstance(one, torch.Tensor) and not one.numel() for one in inputs):
+            rules = replace(rules, must_launch=False)  # the sum of no rows is zero without a kernel
+        for finding in findings(steps, recorded.tape, rules, self._candidate, builds=self._cuda is not None):
             raise Failure(finding.reason, open=finding.open)
 
     def _gather(self, judged: Sequence[tuple[Trial, Future[None]]]) -> None:

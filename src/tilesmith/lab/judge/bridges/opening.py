@@ -7,6 +7,7 @@ import tokenize
 from dataclasses import replace
 from pathlib import Path
 
+from tilesmith.lab.expected import writable_layouts
 from tilesmith.lab.judge.bridges import gpu_mode, kernelbench
 from tilesmith.lab.judge.bridges.splitting import split
 from tilesmith.lab.judge.candidate import Candidate
@@ -53,7 +54,7 @@ def both_of(path: Path | str, rules: Rules | None = None) -> tuple[Task, Candida
         file = Path(folder) / path.name
         file.write_text(parts.task, encoding="utf-8")
         task = Task.of(file, rules)
-    task = replace(task, layouts=task.spec.layouts, function_names=(parts.function,))
+    task = replace(task, layouts=writable_layouts(task.spec), function_names=(parts.function,))
     return task, Candidate(path.stem, {path.name: parts.candidate.encode()}, path.name)
 
 
