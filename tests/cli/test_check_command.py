@@ -415,6 +415,18 @@ class TestAutotuner:
         assert "configuration 4 of the autotuner (double_kernel: BLOCK: 64, num_warps: 4" in result.output
         assert "all 4 configurations of the autotuner ran" in result.output
 
+    def test_configurations_that_pruning_leaves_for_larger_sizes_only_run(self, tmp_path: Path) -> None:
+        pruning = "lambda all, named, **given: [one for one in all if one.kwargs['BLOCK'] > 16 or named['n'] > 100]"
+        text = TUNED.replace('key=["n"]', f'key=["n"], prune_configs_by={{"early_config_prune": {pruning}}}')
+        text = text.replace("(16, 64)", "(16, 64, 128)")
+        assert checked(written(tmp_path, text), "--layout", "contiguous").exit_code == 0
+        wrong = text.replace("x * 2", "x * tl.where((BLOCK == 128) & (n > 100), 3, 2)")
+        result = checked(written(tmp_path, wrong), "--layout", "contiguous")
+        assert result.exit_code == 1
+        assert "wrong double even float32 contiguous, forward" in result.output
+        assert "configuration 3 of the autotuner (double_kernel: BLOCK: 128, num_warps: 2" in result.output
+        assert "3 of 6 configurations of the autotuner ran" in result.output
+
     ADDED_TO = TUNED.replace("tl.store(y_ptr + offsets, x * 2", "tl.atomic_add(y_ptr + offsets, x * 2")
     ADDED_TO = ADDED_TO.replace("torch.empty_like(x)", "torch.zeros_like(x)")
 

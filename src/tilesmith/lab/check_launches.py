@@ -49,7 +49,8 @@ class Launches:
     """
 
     def __init__(self, *, is_file: bool) -> None:
-        self._configurations = self._first = Configurations()
+        self._known: dict[Any, list[Any]] = {}
+        self._configurations = self._first = _Choice(self._known)
         self._failed: list[Trial] = []
         self._tried: set[int] = {0}  # numbers of configurations
         self._wrong: set[int] = set()
@@ -88,19 +89,20 @@ class Launches:
         for number in self._first.different()[1:]:
             if number in self._wrong:
                 continue
-            self._configurations = Configurations(number)
+            self._configurations = _Choice(self._known, number)
             self._refused = False
             results = self.run(replace(trial, repeated=False, second_backward=False))
             if self._refused:
                 self._wrong.add(number)
                 continue  # a tl.static_assert of the kernel excludes it: so does Triton's autotuner
-            name = "".join(self._configurations.names()[number : number + 1])
-            if all(result.passed for result in results):
-                self._tried |= {number} if name else set()  # pruning may leave fewer for this case
-                yield from results
+            if self._configurations.is_pruned:
                 continue
             self._tried.add(number)
+            if all(result.passed for result in results):
+                yield from results
+                continue
             self._wrong.add(number)
+            name = self._first.names()[number]
             which = f"configuration {number + 1} of the autotuner ({_without_defaults(name)})"
             for result in results:
                 yield result if result.passed else replace(result, message=f"{which}: {result.message}")
@@ -148,6 +150,28 @@ class Launches:
 
     def configuration(self, candidates: Sequence[Any], kernel: Any, arguments: Mapping[str, Any]) -> Any:
         return self._configurations.chosen(candidates, kernel)
+
+
+class _Choice(Configurations):
+    """Chooses the configuration with one number in every launch, where the pruning of that launch leaves it.
+
+    `known` holds the configurations of each kernel in the order of their numbers. Pruning leaves others for other
+    sizes.
+    """
+
+    def __init__(self, known: dict[Any, list[Any]], number: int = 0) -> None:
+        super().__init__(number)
+        self._known = known
+        self.is_pruned = False  # whether a launch ran without the configuration
+
+    def chosen(self, candidates: Sequence[Any], kernel: Any) -> Any:
+        known = self._known.setdefault(kernel, [])
+        known += [one for one in candidates if one not in known]
+        wanted = super().chosen(known, kernel)
+        if wanted in candidates:
+            return wanted
+        self.is_pruned = True
+        return candidates[0]
 
 
 class _Translation:
