@@ -4,7 +4,10 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from tilesmith.lab import Result, check
+from tilesmith.lab.judge import Options, judge
 from tilesmith.lab.judge.bridges.opening import both_of
 from tilesmith.spec import CONTIGUOUS, LAYOUTS, Layout, load_file
 
@@ -20,7 +23,7 @@ DOUBLE = """
 
     def double_(x):
         {before}
-        double_kernel[(x.shape[0],)](x, *x.stride(), x.shape[1], BLOCK=32)
+        double_kernel[(x.shape[0],)](x, *x.stride(), x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
         {result}
 
     def reference(x):
@@ -31,6 +34,7 @@ DOUBLE = """
                 make_inputs=lambda case, dtype, device: {"x": torch.randn(case.rows, case.columns, dtype=dtype)},
                 dtypes=[torch.float32], differentiable=False)
 """
+QUICK = Options(seed=5, facts=False)
 RETURNS_X = "return x"
 RETURNS_NOTHING = "return None"
 ALL_BUT_EXPANDED = [layout.name for layout in LAYOUTS if layout.name != "expanded"]
@@ -77,3 +81,18 @@ def test_task_of_an_in_place_operator_leaves_out_the_expanded_layout(tmp_path: P
     results_of(tmp_path, RETURNS_X, layouts=[CONTIGUOUS])
     task, _ = both_of(tmp_path / "mine.py")
     assert [layout.name for layout in task.layouts] == ALL_BUT_EXPANDED
+
+
+@pytest.mark.usefixtures("forked")
+@pytest.mark.parametrize("result", [RETURNS_X, RETURNS_NOTHING])
+def test_right_operator_passes_the_judge(tmp_path: Path, result: str) -> None:
+    results_of(tmp_path, result, layouts=[CONTIGUOUS])
+    assert judge(tmp_path / "mine.py", options=QUICK).outcome == "pass"
+
+
+@pytest.mark.usefixtures("forked")
+def test_operator_that_changes_a_copy_of_its_input_fails_the_judge(tmp_path: Path) -> None:
+    results_of(tmp_path, RETURNS_X, "x = x.clone()", [CONTIGUOUS])
+    reason = judge(tmp_path / "mine.py", options=QUICK).reason
+    assert reason is not None
+    assert "of the input x is" in reason.message

@@ -253,7 +253,9 @@ def writable_layouts(spec: Spec) -> Sequence[Layout]:
 
 
 def with_changed_inputs(spec: Spec) -> Spec:
-    """Return a spec whose operator and reference return the tensors among their arguments, after their own results."""
+    """Return the spec; of an in-place operator, one whose functions return the tensors among their arguments too."""
+    if not is_in_place(spec):
+        return spec
     return replace(spec, op=_returning_inputs(spec.op), reference=_returning_inputs(spec.reference))
 
 
@@ -270,6 +272,7 @@ def _returning_inputs(function: Callable[..., Any]) -> Callable[..., Any]:
         changed = [value.detach() for value in (*arguments, *named.values()) if isinstance(value, Tensor)]
         if made is None:
             return changed
+        made = list(made.values()) if isinstance(made, dict) else made
         if isinstance(made, Tensor):
             return [made, *changed]
         return [*made, *changed] if isinstance(made, list | tuple) else made

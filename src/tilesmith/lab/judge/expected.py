@@ -11,7 +11,14 @@ from torch import Tensor
 
 from tilesmith.lab.check_context import exact_products
 from tilesmith.lab.comparison import Comparison, compare, root_mean_square
-from tilesmith.lab.expected import DRAWS, DRAWS_AT_KINKS, DRAWS_OF_FEW, FEW
+from tilesmith.lab.expected import (
+    DRAWS,
+    DRAWS_AT_KINKS,
+    DRAWS_OF_FEW,
+    FEW,
+    names_of_changed,
+    with_changed_inputs,
+)
 from tilesmith.lab.judge.task import Task, TaskError, Trial
 from tilesmith.lab.rounding_model import Kinks, rounded
 from tilesmith.lab.store_log import distinct_texts
@@ -40,6 +47,8 @@ class Expected:
         cotangents: Sequence[Tensor | None] | None = None,
     ) -> None:  # fmt: skip
         self._task = task
+        self._reference = with_changed_inputs(task.spec).reference
+        self._changed = names_of_changed(task.spec, inputs)
         self._leaves = task.spec.leaves(inputs) if gradients else []
         try:
             with exact_products():
@@ -77,7 +86,8 @@ class Expected:
     def misshapen(self, outputs: Sequence[Tensor]) -> Wrong | None:
         """Return the first output of wrong number, shape or dtype."""
         if len(outputs) != len(self.plain):
-            return Wrong("outputs", f"the candidate returns {len(outputs)} tensors, but must return {len(self.plain)}")
+            returned, wanted = len(outputs) - len(self._changed), len(self.plain) - len(self._changed)
+            return Wrong("outputs", f"the candidate returns {returned} tensors, but must return {wanted}")
         for number, (output, like) in enumerate(zip(outputs, self.plain, strict=True)):
             name = self.output_name(number)
             if output.shape != like.shape:
@@ -87,7 +97,10 @@ class Expected:
         return None
 
     def output_name(self, number: int) -> str:
-        return "the output" if len(self.plain) == 1 else f"output {number}"
+        returned = len(self.plain) - len(self._changed)
+        if number >= returned:
+            return f"the input {self._changed[number - returned]}"
+        return "the output" if returned == 1 else f"output {number}"
 
     def wrong(self, outputs: Sequence[Tensor], gradients: Mapping[str, Tensor] | None = None) -> Wrong | None:
         """Return the first output or gradient that is wrong."""
@@ -143,7 +156,7 @@ class Expected:
 
     def _call(self, inputs: Inputs) -> tuple[list[Tensor], dict[str, Tensor]]:
         leaves = {name: inputs[name].detach().requires_grad_() for name in self._leaves}
-        made = called(self._task.spec.reference, {**inputs, **leaves})
+        made = called(self._reference, {**inputs, **leaves})
         made = list(made.values()) if isinstance(made, dict) else made
         outputs = [made] if isinstance(made, Tensor) else list(made)
         if not all(isinstance(one, Tensor) for one in outputs):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilesmith.lab.expected import names_of_changed
 from tilesmith.lab.judge.expected import Expected
 from tilesmith.lab.judge.isolation.arena import ALIGNMENT, aligned
 from tilesmith.lab.judge.isolation.children import Child
@@ -204,6 +205,7 @@ class Recorder:
             "inputs": laid.encoded,
             "leaves": leaves,
             "style": self._task.style,
+            "changed": names_of_changed(self._task.spec, inputs),
             "record": record,
             "again": again,
             "circumstance": self._circumstance,

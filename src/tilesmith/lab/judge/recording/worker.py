@@ -135,8 +135,9 @@ class Session:
         self._alive.append(made)
         if request["again"]:
             self._call_with_others(inputs, request)
-        form, outputs = _as_list(made)
-        self._outputs = outputs
+        changed = [inputs[name] for name in request.get("changed", ())]
+        form, outputs = _as_list(() if made is None and changed else made)
+        self._outputs = outputs = [*outputs, *changed]
         if not request["record"]:
             return {"done": True}
         written = [self._written(one) for one in outputs]
