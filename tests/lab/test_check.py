@@ -84,6 +84,19 @@ class TestRightKernels:
             results = checked(load_file(KERNELS / file), dtype, device="cuda")
             assert [result for result in results if not result.passed] == []
 
+    def test_take_lists_of_tensors(self) -> None:
+        def products(xs: list[Tensor], w: Tensor) -> list[Tensor]:
+            return [x @ w for x in xs]
+
+        def make_inputs(case: Case, dtype: torch.dtype, device: str) -> dict[str, Any]:
+            return {"xs": [torch.randn(rows, 4, dtype=dtype) for rows in (2, 3)], "w": torch.randn(4, 5, dtype=dtype)}
+
+        spec = simple(products, products, make_inputs=make_inputs, dtypes=[torch.float16], differentiable=False)
+        results = checked(spec, torch.float16)
+        assert [(result.what, result.passed) for result in results] == [("forward 0", True), ("forward 1", True)]
+        wrong = replace(spec, op=lambda xs, w: [x @ w + 0.02 for x in xs])
+        assert not any(result.passed for result in checked(wrong, torch.float16))
+
     def test_keep_the_callers_random_state(self) -> None:
         torch.manual_seed(7)
         expected = torch.rand(3)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from tilesmith.lab.check_context import exact_products, kernels_on, poisoned_memory, seeded, uncompiled
 from tilesmith.lab.comparison import Comparison, identical
@@ -137,7 +138,7 @@ def input_bytes(spec: Spec, case: Case) -> int:
         inputs = spec.inputs(case, spec.dtypes[0], "meta")  # shapes without memory
     except SpecError:
         inputs = spec.inputs(case, spec.dtypes[0], "cpu")
-    return sum(value.nbytes for value in inputs.values() if isinstance(value, Tensor))
+    return sum(value.nbytes for value in tree_leaves(inputs) if isinstance(value, Tensor))
 
 
 def run(trial: Trial) -> list[Result]:
@@ -171,7 +172,7 @@ def _has_elements(trial: Trial) -> bool:
 
 
 def _all_have_elements(inputs: Inputs) -> bool:
-    return all(value.numel() for value in inputs.values() if isinstance(value, Tensor))
+    return all(value.numel() for value in tree_leaves(inputs) if isinstance(value, Tensor))
 
 
 def _prepared(trial: Trial) -> tuple[Inputs, Expected]:

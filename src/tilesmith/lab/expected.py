@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tilesmith.lab.comparison import Comparison, compare, root_mean_square, three_digits
 from tilesmith.lab.rounding_model import Kinks, rounded
@@ -105,7 +106,7 @@ class Expected:
         plain = Call(reference, copied(inputs, None), differentiable)
         self.plain = Values(plain.outputs, plain.gradients(self.cotangents))
         self.draws = _draws(reference, self.inputs, differentiable, self.cotangents, self.exact)
-        on_gpu = any(isinstance(one, Tensor) and one.is_cuda for one in inputs.values())
+        on_gpu = any(isinstance(one, Tensor) and one.is_cuda for one in tree_leaves(inputs))
         if on_gpu or len(self.draws) == 1:  # PyTorch's own error may loosen the limit, and never tightens it
             self.draws = [*self.draws, self.plain]
         sizes = [float(root_mean_square(one)) for one in self.cotangents if one is not None]
@@ -141,7 +142,7 @@ def _draws(
     exact: Values,
 ) -> list[Values]:
     """Return the reference's values with each draw of rounding errors; from memory for inputs of the same numbers."""
-    tensors = [one for one in (*inputs.values(), *cotangents) if isinstance(one, Tensor)]
+    tensors = [one for one in tree_leaves([inputs, list(cotangents)]) if isinstance(one, Tensor)]
     size = sum(one.nbytes for one in tensors)
     if size > LARGE and any(one.is_cuda for one in tensors):
         return []
@@ -212,7 +213,7 @@ def _is_concentrated(draw: Values, exact: Values) -> bool:
 def _fingerprint(reference: Any, inputs: Inputs, differentiable: Iterable[str], cotangents: Iterable[Any]) -> bytes:
     """Return a hash of everything that the draws depend on."""
     digest = hashlib.blake2b(f"{id(reference)} {list(differentiable)}".encode())
-    for name, value in [*inputs.items(), *(("", one) for one in cotangents)]:
+    for name, value in enumerate(tree_leaves([inputs, list(cotangents)])):
         if isinstance(value, Tensor):
             digest.update(f"{name} {value.dtype} {tuple(value.shape)} {value.device.type}".encode())
             plain = torch.empty(value.shape, dtype=value.dtype).copy_(value.detach())
@@ -223,7 +224,7 @@ def _fingerprint(reference: Any, inputs: Inputs, differentiable: Iterable[str], 
 
 
 def _moved(value: Any, device: Any) -> Any:
-    return value.to(device) if isinstance(value, Tensor) else value
+    return tree_map_only(Tensor, lambda tensor: tensor.to(device), value)
 
 
 def _values_on(values: Values, device: torch.device) -> Values:
@@ -232,13 +233,13 @@ def _values_on(values: Values, device: torch.device) -> Values:
 
 
 def copied(inputs: Inputs, dtype: torch.dtype | None) -> Inputs:
-    """Return copies of the inputs; floating-point tensors in `dtype` if given."""
-    return {
-        name: value.detach().clone().to(dtype if dtype and value.is_floating_point() else value.dtype)
-        if isinstance(value, Tensor)
-        else value
-        for name, value in inputs.items()
-    }
+    """Return copies of the inputs, also inside lists and dictionaries; floating-point tensors in `dtype` if given."""
+
+    def copy(tensor: Tensor) -> Tensor:
+        return tensor.detach().clone().to(dtype if dtype and tensor.is_floating_point() else tensor.dtype)
+
+    made: Inputs = tree_map_only(Tensor, copy, inputs)
+    return made
 
 
 def is_in_place(spec: Spec) -> bool:

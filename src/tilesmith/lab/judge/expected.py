@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +15,7 @@ from tilesmith.lab.expected import (
     DRAWS_AT_KINKS,
     DRAWS_OF_FEW,
     FEW,
+    copied,
     names_of_changed,
     with_changed_inputs,
 )
@@ -52,8 +52,8 @@ class Expected:
         self._leaves = task.spec.leaves(inputs) if gradients else []
         try:
             with exact_products():
-                exact_outputs, exact_leaves = self._call(_converted(inputs, torch.float64))
-                plain_outputs, plain_leaves = self._call(_converted(inputs, None))
+                exact_outputs, exact_leaves = self._call(copied(inputs, torch.float64))
+                plain_outputs, plain_leaves = self._call(copied(inputs, None))
                 self.exact = [one.detach() for one in exact_outputs]
                 self.plain = [one.detach() for one in plain_outputs]
                 if cotangents is None:
@@ -135,7 +135,7 @@ class Expected:
 
         def draw() -> None:
             with rounded(len(found), kinks):
-                outputs, leaves = self._call(_converted(inputs, None))
+                outputs, leaves = self._call(copied(inputs, None))
                 found.append(([one.detach() for one in outputs], _gradients(outputs, leaves, self.cotangents)))
 
         fewest = min((one.numel() for one in self.plain if one.numel()), default=FEW)
@@ -213,18 +213,3 @@ def _described(name: str, comparison: Comparison, ours: Tensor, exact: Tensor) -
     texts = "{}, but must be {}".format(*distinct_texts(found, wanted))
     message = f"{place} is {texts} (allowed error {comparison.first_allowed:.2g}); {count}"
     return Wrong(name, message, index, wanted, found, excess)
-
-
-def _converted(inputs: Inputs, dtype: torch.dtype | None) -> Inputs:
-    """Return copies; floating-point tensors in `dtype` if given, also inside lists and dictionaries."""
-
-    def one(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return value.detach().clone().to(dtype if dtype and value.is_floating_point() else value.dtype)
-        if isinstance(value, list | tuple):
-            return type(value)(one(each) for each in value)
-        if isinstance(value, dict):
-            return {key: one(each) for key, each in value.items()}
-        return value
-
-    return {name: one(value) for name, value in inputs.items()}
