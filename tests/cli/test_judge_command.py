@@ -103,11 +103,12 @@ def test_judge_takes_an_operator_as_task() -> None:
     [
         (["nothing.py", PLAIN], "no such file; a task is an operator, a file with a SPEC,"),
         ([TASK, "nothing.py"], "no such file or folder"),
+        ([TASK, Path(__file__).parents[2] / "LICENSE"], "LICENSE: is not a Python file: its name must end in .py"),
         (["softmax"], "give a candidate"),
         ([TASK, PLAIN, "--dtype", "int4"], "--dtype 'int4' is not one of"),
         ([TASK, PLAIN, "--layout", "odd"], "--layout 'odd' is not one of"),
         ([TASK, PLAIN, "--gradients", "some"], "--gradients 'some' is not one of"),
-        ([TASK, PLAIN, "--target", "vax"], "--target"),
+        ([TASK, PLAIN, "--target", "vax"], "--target: unknown target 'vax"),
     ],
 )
 def test_wrong_usage_is_one_line(arguments: list[object], message: str) -> None:

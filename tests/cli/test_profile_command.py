@@ -128,6 +128,8 @@ def test_ctrl_c_keeps_the_recording(folder: Path) -> None:
     ("arguments", "complaint"),
     [
         (["--", "missing.py"], "missing.py: no such file"),
+        (["--", sys.executable, "missing.py"], "missing.py: no such file"),
+        (["--", sys.executable], f"{sys.executable} names no program to run"),
         (["--", "no-such-program"], "no-such-program: no such command"),
         (["--tool", "perf", "--", "work.py"], "--tool is 'perf', but must be one of auto, torch"),
         (["--out", "work.py", "--", "work.py"], "cannot write to work.py"),

@@ -91,7 +91,7 @@ def _targets(names: list[str] | None) -> tuple[str, ...]:
     try:
         return tuple(str(Target.parse(name)) for name in names or [])
     except ValueError as error:
-        refuse(f"--target: {error}")
+        refuse(f"--{error}")
 
 
 def _chosen(task: str, paths: Sequence[Path], each: bool, rules: Rules | None) -> tuple[Task, list[Candidate]]:

@@ -40,6 +40,8 @@ class Candidate:
         """Read a file or folder. Raises CandidateError."""
         path = Path(path)
         if path.is_file():
+            if path.suffix != ".py":
+                raise CandidateError(f"{path}: is not a Python file: its name must end in .py")
             name = readable(path.name)
             return cls(readable(path.stem), {name: _content([path])[path]}, name)
         if not path.is_dir():

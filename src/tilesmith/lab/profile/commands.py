@@ -24,10 +24,15 @@ def runnable(command: Sequence[str]) -> list[str]:
     return list(command)
 
 
+class NotPythonError(ProfileError):
+    """The command runs no Python."""
+
+
 def is_python(command: Sequence[str]) -> bool:
+    """Return whether the command runs Python. Raises ProfileError where its file is missing."""
     try:
         python_program(command)
-    except ProfileError:
+    except NotPythonError:
         return False
     return True
 
@@ -45,7 +50,7 @@ def python_program(command: Sequence[str]) -> tuple[list[str], list[str]]:
         return _split_flags([found, *command[1:]])
     interpreter = _interpreter_of(Path(found))
     if interpreter is None:
-        raise ProfileError(f"{first} is not a Python program, and this profiler runs nothing else; see --tool")
+        raise NotPythonError(f"{first} is not a Python program, and this profiler runs nothing else; see --tool")
     return interpreter, [found, *command[1:]]
 
 
