@@ -130,6 +130,52 @@ def test_result_in_a_missing_folder_is_refused_and_makes_none(words: list[str], 
     assert not missing.exists()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ops", "--json"],
+        ["inspect", "script.py", "--html"],
+        ["bench", "silu", "--device", "h200", "--cases", "one", "--csv"],
+        ["bench", "silu", "--device", "h200", "--cases", "one", "--png"],
+        ["train", "llama", "--hidden-dim", "16", "--num-layers", "1", "--seq-len", "8", "--num-steps", "1", "--save"],
+        ["learn", "show", "vector-add", "--html"],
+    ],
+    ids=" ".join,
+)
+def test_result_never_replaces_a_file_that_is_no_result(words: list[str], tmp_path: Path) -> None:
+    mine = tmp_path / "my_kernel.py"
+    mine.write_text("import triton\n")
+    done = CliRunner().invoke(app, [*words, str(mine)])
+    assert done.exit_code == 2
+    assert f"cannot write {mine}: the file exists and is no" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert mine.read_text() == "import triton\n"
+
+
+def test_exported_report_never_replaces_another_text(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Add two vectors\n")
+    export = ["learn", "export", "--folder", str(tmp_path)]
+    done = CliRunner().invoke(app, [*export, str(page)])
+    assert (done.exit_code, page.read_text()) == (2, "# Add two vectors\n")
+    assert [CliRunner().invoke(app, [*export, str(tmp_path / "report")]).exit_code for _ in range(2)] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["check", "silu", "--json"], "Option '--json' requires an argument"),
+        (["inspect", "script.py", "--json", "--html", "page.html"], "--json needs the name of a file"),
+        (["profile", "--json", "--", "python", "train.py"], "--json needs the name of a file"),
+    ],
+    ids=" ".join,
+)
+def test_result_option_without_a_file_says_so(words: list[str], complaint: str) -> None:
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    assert complaint in done.stderr
+
+
 def test_result_options_of_another_program_are_its_own(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["profile", "--tool", "nosuch", "--", "program", "--json", str(tmp_path)])
     assert "cannot write" not in done.output

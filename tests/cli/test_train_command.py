@@ -147,7 +147,10 @@ def test_profile_writes_a_trace_and_prints_a_table(tmp_path: Path) -> None:
         (["--data", "{tmp}/short"], "--data: {tmp}/short holds 5 bytes, but a sequence needs 129"),
         (["--resume", "{tmp}/nowhere"], "--resume: {tmp}/nowhere does not exist"),
         (["--resume", "{tmp}/short"], "--resume: {tmp}/short is damaged or not a checkpoint"),
+        (["--resume", "{tmp}"], "--resume: {tmp} is a folder, not a checkpoint"),
         (["--save", "/proc/nowhere/checkpoint"], "--save: cannot write /proc/nowhere/checkpoint"),
+        ([*TINY, "--num-steps", "2", "--save", "{tmp}/short"], "{tmp}/short: the file exists and is no checkpoint"),
+        ([*TINY, "--num-steps", "2", "--profile", "{tmp}/short"], "--profile: {tmp}/short is not a folder"),
     ],
 )
 def test_wrong_usage_prints_one_line(arguments: list[str], complaint: str, tmp_path: Path) -> None:

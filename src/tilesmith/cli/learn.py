@@ -335,8 +335,8 @@ def export(
 
     with opened(folder, exercises) as workshop:
         report = report_data(workshop, learner)
+    write_result(file.with_suffix(".md"), report_markdown(report), replaces=rb"# .*: \d+ of \d+ solved")
     write_json(file.with_suffix(".json"), report)
-    write_result(file.with_suffix(".md"), report_markdown(report))
     _show(f"wrote {file.with_suffix('.json')} and {file.with_suffix('.md')}")
 
 

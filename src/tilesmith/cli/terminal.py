@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -35,6 +36,9 @@ STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 
 RESULT_OPTIONS = ("--json", "--jsonl", "--csv", "--html", "--png")
 """Options whose values are files that a command writes at its end."""
+
+OWN_FILES = {"--json": rb"\s*[\[{]", "--html": rb"\s*<", "--csv": b"op,", "--png": b"\x89PNG"}
+"""How a result of these options begins. An existing file that begins otherwise is never replaced."""
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EPIPE)
 """Errors of standard output: a full disk, a closed stream, a pipe without a reader."""
@@ -119,32 +123,49 @@ def reserve_standard_output(words: Sequence[str]) -> None:
 
 def refuse_unwritable_results(words: Sequence[str]) -> None:
     """Exit with one line, before any work, where a result file of this command line cannot be written."""
-    own = words[: words.index("--")] if "--" in words else words  # the rest belongs to another program
+    own = words[: words.index("--") + 1] if "--" in words else words  # the rest belongs to another program
     if not own or "--help" in own:
         return
     for option, value in _given_options(own):
-        is_folder = own[0] == "learn" and option == "--html"
+        is_folder = own[0] == "learn" and own[1] != "show" and option == "--html"
         if option in RESULT_OPTIONS and not is_folder and value not in STANDARD_OUTPUT:
+            if value.startswith("--"):
+                refuse(f"{option} needs the name of a file to write")
             try:
                 storage.require_writable(Path(value))
+                _require_own_file(Path(value), OWN_FILES.get(option, b""))
             except OSError as error:
                 refuse(f"cannot write {value or repr(value)}: {error.strerror or error}")
 
 
+def _require_own_file(path: Path, beginning: bytes) -> None:
+    """Raise OSError where a file exists that begins otherwise: it is no earlier result, and would be lost."""
+    if path.is_file():
+        with path.open("rb") as file:
+            head = file.read(4096)
+        if head and not re.match(beginning, head):
+            raise FileExistsError(errno.EEXIST, "the file exists and is no result of this kind; choose another name")
+
+
 def _given_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield each option with its value, as in `--json FILE` and `--json=FILE`."""
-    for word, following in pairwise([*words, ""]):
-        if word.startswith("--"):
+    for word, following in pairwise([*words, None]):
+        if word is not None and word.startswith("--"):
             option, equals, value = word.partition("=")
-            yield option, value if equals else following
+            if equals or following is not None:  # else the parser says that the value is missing
+                yield option, value if equals else str(following)
 
 
-def write_result(path: Path, content: str) -> None:
-    """Write a result file atomically; exit with one line where it cannot be written."""
+def write_result(path: Path, content: str, replaces: bytes = b"") -> None:
+    """Write a result file atomically; exit with one line where it cannot be written.
+
+    An existing file is replaced only if the pattern `replaces` matches its beginning.
+    """
     try:
         if str(path) in STANDARD_OUTPUT:
             _write_to_standard_output(content)
             return
+        _require_own_file(path, replaces)
         storage.write_atomically(path, content)
     except OSError as error:
         refuse(f"cannot write {path}: {error.strerror or error}")
@@ -162,7 +183,7 @@ def write_json(path: Path, result: Any) -> None:
     """Write strict JSON: infinity and NaN become null. An object says which version of its schema it follows."""
     if isinstance(result, Mapping):
         result = {"schema": FIRST_SCHEMA, **result}
-    write_result(path, json.dumps(_strict(result), indent=1, allow_nan=False) + "\n")
+    write_result(path, json.dumps(_strict(result), indent=1, allow_nan=False) + "\n", OWN_FILES["--json"])
 
 
 def _strict(value: Any) -> Any:

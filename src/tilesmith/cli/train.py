@@ -90,6 +90,8 @@ def _train(model: str, fixed: dict[str, Any], changing: dict[str, Any], files: F
     """Train a model. A resumed run must keep the `fixed` options and may have other `changing` ones."""
     if files.save_every and not files.save:
         end("--save-every needs --save, the file to write", WRONG_USAGE)
+    if files.profile and files.profile.exists() and not files.profile.is_dir():
+        end(f"--profile: {files.profile} is not a folder", WRONG_USAGE)
     with one_line_errors():
         from tilesmith.training.running.distributed import joined
 

@@ -157,5 +157,5 @@ def test_require_room_counts_the_old_file_beside_the_new_one(tmp_path: Path, mon
     checkpoint.require_room(path, model)
     with pytest.raises(OSError, match="the last checkpoint and the next one need"):
         checkpoint.require_room(path, model, files=2)
-    path.write_bytes(b"the last checkpoint")
+    path.write_bytes(b'{"__metadata__":{"tilesmith":')
     checkpoint.require_room(path, model, files=2)

@@ -59,6 +59,7 @@ def require_room(path: Path, model: nn.Module, *, files: int = 1) -> None:
     """Raise OSError where this number of checkpoints cannot be written side by side; called before a run.
 
     A second checkpoint needs room beside the first, which it replaces only when it is written completely.
+    A file that is no checkpoint is never replaced.
     """
     if storage.is_stream(path):
         return
@@ -66,6 +67,10 @@ def require_room(path: Path, model: nn.Module, *, files: int = 1) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if path.is_file() and path.stat().st_size:
+        with path.open("rb") as file:
+            if b'"tilesmith"' not in file.read(4096):  # the metadata come first
+                raise FileExistsError(errno.EEXIST, "the file exists and is no checkpoint; choose another name")
     with tempfile.TemporaryFile(dir=path.parent):
         free = shutil.disk_usage(path.parent).free
     size = (1 + len(MOMENTS)) * sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
@@ -86,6 +91,8 @@ def write(path: Path, checkpoint: Checkpoint) -> None:
 
 def read(path: Path) -> Checkpoint:
     """Return the checkpoint in a file; CheckpointError where it is unusable."""
+    if path.is_dir():
+        raise CheckpointError(f"{path} is a folder, not a checkpoint")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
