@@ -569,7 +569,7 @@ class TestWhatIsTried:
 
         huge = simple(torch.clone, make_inputs=make_inputs, cases=[Case("huge", elements=1 << 40)])
         assert trials(huge, device="cpu") == []
-        assert devices == ["meta"]
+        assert set(devices) == {"meta"}
 
     def test_inputs_that_fail_on_meta_are_made_on_the_cpu(self) -> None:
         def make_inputs(case: Case, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
@@ -577,3 +577,65 @@ class TestWhatIsTried:
             return {"x": x / float(x.abs().max())}
 
         assert len(trials(simple(torch.clone, make_inputs=make_inputs), device="cpu")) == 1
+
+
+class Scaled(torch.autograd.Function):
+    """Scales several tensors by a number; the gradient is scaled by `Scaled.backward_scale`."""
+
+    backward_scale = 0.5
+
+    @staticmethod
+    def forward(ctx: Any, scale: float, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(one * scale for one in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return (None, *(one * Scaled.backward_scale for one in gradients))
+
+
+def scaled(tensors: list[Tensor], scale: float) -> Any:
+    return Scaled.apply(scale, *tensors)  # type: ignore[no-untyped-call]  # PyTorch's
+
+
+def of_a_list(op: Callable[..., Any], **fields: Any) -> Spec:
+    """Return a spec of an operator of a list of tensors and a number."""
+    return simple(
+        op,
+        lambda tensors, scale: tuple(one * scale for one in tensors),
+        make_inputs=lambda case, dtype, device: (
+            [torch.randn(size, dtype=dtype, device=device) for size in (case.elements, 3)], 0.5,
+        ),
+        **fields,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_gradients_of_tensors_in_a_list_are_compared(right: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scaled, "backward_scale", 0.5 if right else 7.0)
+    results = list(check(of_a_list(scaled)))
+    wanted = {"forward 0": True, "forward 1": True, "gradient tensors[0]": right, "gradient tensors[1]": right}
+    assert {one.what: one.passed for one in results} == wanted
+
+
+def test_fixed_list_has_no_gradients() -> None:
+    spec = of_a_list(scaled, fixed=["tensors"])
+    assert {one.what for one in check(spec)} == {"forward 0", "forward 1"}
+
+
+def test_change_of_a_tensor_in_a_list_is_found() -> None:
+    def doubled_in_place(tensors: list[Tensor], scale: float) -> list[Tensor]:
+        found = [one * scale for one in tensors]
+        tensors[1].mul_(2)
+        return found
+
+    result = failure(list(check(of_a_list(doubled_in_place, differentiable=False))), "input tensors[1]")
+    assert "changes its input" in result.message
+
+
+def test_tensors_of_a_tuple_arrive_as_a_tuple() -> None:
+    def doubled(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        assert type(tensors) is tuple
+        return tuple(one * 2 for one in tensors)
+
+    spec = simple(doubled, doubled, make_inputs=lambda case, dtype, device: {"tensors": (torch.ones(3), torch.ones(2))})
+    assert all(one.passed for one in check(spec))

@@ -8,13 +8,21 @@ element is traced to the program and line that stored it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from tilesmith.lab.check_context import exact_products, kernels_on, poisoned_memory, seeded, uncompiled
+from tilesmith.lab.check_context import (
+    exact_products,
+    kernels_on,
+    poisoned_memory,
+    seeded,
+    uncompiled,
+    with_flat_arguments,
+)
 from tilesmith.lab.comparison import Comparison, identical
 from tilesmith.lab.conduct import NO_KERNEL, computed_without_kernels, repeated_calls, shared_with_inputs
 from tilesmith.lab.errors import with_explanation
@@ -99,6 +107,9 @@ def trials(
 ) -> list[Trial]:
     """Return the trials of `check`. On a CPU the default cases are those small enough for the interpreter."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    cases = None if cases is None else list(cases)
+    with suppress(SpecError):  # the trials report it
+        spec = with_flat_arguments(spec, _shapes(spec, (cases or spec.cases)[0]))
     chosen = [case for case in spec.cases if device != "cpu" or interpretable(spec, case)] if cases is None else cases
     chosen, layouts = list(chosen), layouts or writable_layouts(spec)
     again = _repeated_case(spec, chosen)
@@ -134,11 +145,15 @@ def interpretable(spec: Spec, case: Case) -> bool:
 
 
 def input_bytes(spec: Spec, case: Case) -> int:
+    return sum(value.nbytes for value in tree_leaves(_shapes(spec, case)) if isinstance(value, Tensor))
+
+
+def _shapes(spec: Spec, case: Case) -> Inputs:
+    """Return the inputs of a case, without memory where `make_inputs` takes the device `meta`."""
     try:
-        inputs = spec.inputs(case, spec.dtypes[0], "meta")  # shapes without memory
+        return spec.inputs(case, spec.dtypes[0], "meta")
     except SpecError:
-        inputs = spec.inputs(case, spec.dtypes[0], "cpu")
-    return sum(value.nbytes for value in tree_leaves(inputs) if isinstance(value, Tensor))
+        return spec.inputs(case, spec.dtypes[0], "cpu")
 
 
 def run(trial: Trial) -> list[Result]:
@@ -164,11 +179,7 @@ def kernels_matter(chosen: Sequence[Trial]) -> list[Result]:
 
 def _has_elements(trial: Trial) -> bool:
     """Return whether no input of the trial is empty."""
-    try:
-        inputs = trial.spec.inputs(trial.case, trial.dtype, "meta")  # shapes without memory
-    except SpecError:
-        inputs = trial.spec.inputs(trial.case, trial.dtype, "cpu")
-    return _all_have_elements(inputs)
+    return _all_have_elements(_shapes(trial.spec, trial.case))
 
 
 def _all_have_elements(inputs: Inputs) -> bool:

@@ -1,19 +1,23 @@
-"""Contexts in which `check` runs an operator: fixed seed, no tf32, memory filled with NaN, interpreted kernels."""
+"""How `check` runs an operator: fixed seed, no tf32, memory filled with NaN, interpreted kernels, flat arguments."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import wraps
 from typing import Any
 from unittest.mock import patch
 
 import torch
 
 from tilesmith.lab.reproducible_random import reproducible_random
+from tilesmith.spec import Inputs, Spec, called
 from tilesmith.toolchain import interpreter
 
 
@@ -118,3 +122,53 @@ def kernels_on(device: str, *observers: interpreter.Observer) -> Iterator[None]:
     else:
         yield
         torch.cuda.synchronize()  # raises the error of a failed kernel here, not at a later call
+
+
+def with_flat_arguments(spec: Spec, example: Inputs) -> Spec:
+    """Return the spec with each tensor of a list or tuple as an argument of its own, such as xs[0] of xs.
+
+    Layouts, float64, gradients and changed inputs then follow these tensors as they follow any other argument.
+    """
+    several = {name: value for name, value in example.items() if _holds_tensors(value)}
+    if not several:
+        return spec
+
+    @wraps(spec.make_inputs)
+    def make_inputs(*given: Any) -> Inputs:
+        made = spec.make_inputs(*given)
+        if not isinstance(made, Mapping):
+            values = made if isinstance(made, list | tuple) else [made]
+            made = dict(zip(inspect.signature(spec.op).parameters, values, strict=False))
+        return _flat(made)
+
+    def of_flat(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def call(**flat: Any) -> Any:
+            nested: dict[str, Any] = {}
+            for key, value in flat.items():
+                name = key.partition("[")[0]
+                if name == key:
+                    nested[name] = value
+                else:
+                    nested.setdefault(name, []).append(value)
+            found = {name: value if name in flat else type(several[name])(value) for name, value in nested.items()}
+            return called(function, found)
+
+        signature = inspect.Signature([inspect.Parameter("flat", inspect.Parameter.VAR_KEYWORD)])
+        call.__signature__ = signature  # type: ignore[attr-defined]  # functions accept it
+        return call
+
+    fixed = [*spec.fixed, *_flat({name: several[name] for name in spec.fixed if name in several})]
+    return replace(spec, op=of_flat(spec.op), reference=of_flat(spec.reference), make_inputs=make_inputs, fixed=fixed)
+
+
+def _flat(inputs: Mapping[str, Any]) -> Inputs:
+    found: Inputs = {}
+    for name, value in inputs.items():
+        parts = enumerate(value) if _holds_tensors(value) else ()
+        found |= {f"{name}[{number}]": one for number, one in parts} or {name: value}
+    return found
+
+
+def _holds_tensors(value: Any) -> bool:
+    return type(value) in (list, tuple) and any(isinstance(one, torch.Tensor) for one in value)
