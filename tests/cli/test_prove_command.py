@@ -224,6 +224,8 @@ def test_server_that_refuses_counts_as_present(monkeypatch: pytest.MonkeyPatch) 
     ("arguments", "complaint"),
     [
         (["./nowhere"], "./nowhere is neither a family (llama, "),
+        (["lama"], "; did you mean llama?"),
+        ([__file__], f"prove: {__file__} is no configuration of Hugging Face: "),
         (["llama", "--dtype", "int8"], "dtype is 'int8', but must be one of float32, bfloat16, float16"),
         (["llama", "--set", "hidden_size"], "--set is 'hidden_size', but must be NAME=VALUE"),
         (["llama", "--seq-len", "999"], "--seq-len is 999, but the model has 256 positions"),

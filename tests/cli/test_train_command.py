@@ -174,6 +174,17 @@ def test_resuming_rejects_other_sizes_and_no_steps_left(tmp_path: Path) -> None:
         assert complaint in result.stderr
 
 
+def test_moved_data_of_a_checkpoint_get_a_new_place(tmp_path: Path) -> None:
+    saved, text = tmp_path / "checkpoint", tmp_path / "text"
+    text.write_text("the cat sat on the mat. " * 4)
+    train(*TINY, "--data", text, "--num-steps", "2", "--save", saved)
+    moved = text.rename(tmp_path / "moved")
+    result = train("--resume", saved, "--num-steps", "3")
+    assert result.exit_code == 2
+    assert "the checkpoint was trained on this file, so name its new place" in result.stderr
+    assert train("--resume", saved, "--num-steps", "3", "--data", moved).exit_code == 0
+
+
 def test_same_file_to_save_and_resume_starts_the_first_run_and_continues_it(tmp_path: Path) -> None:
     saved, json_file = tmp_path / "checkpoint", tmp_path / "run.json"
     files = ("--save", saved, "--resume", saved, "--json", json_file)

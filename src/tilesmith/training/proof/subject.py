@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
@@ -93,10 +94,13 @@ class Subject:
         try:
             return auto.from_pretrained(self.name, local_files_only=not is_reachable)
         except (OSError, ValueError) as error:
-            families = ", ".join(SMALL_FAMILIES)
             reason = str(error).strip().splitlines()[0] if is_reachable else f"{_endpoint()} does not answer"
+            if Path(self.name).exists():
+                raise SubjectError(f"{self.name} is no configuration of Hugging Face: {reason}") from error
+            meant = [f"; did you mean {one}?" for one in get_close_matches(self.name, SMALL_FAMILIES, 1)]
             raise SubjectError(
-                f"{self.name} is neither a family ({families}) nor a configuration of Hugging Face: {reason}"
+                f"{self.name} is neither a family ({', '.join(SMALL_FAMILIES)}) nor a configuration of Hugging Face: "
+                f"{reason}{''.join(meant)}"
             ) from error
 
     def model(self, config: Any, seed: int, dtype: torch.dtype, device: torch.device) -> nn.Module:

@@ -70,6 +70,10 @@ def resumed_task(name: str, resumed: Checkpoint, wanted: Mapping[str, Any]) -> T
         task = task_of(name, config)
     except SettingsError as error:
         raise CheckpointError(f"the checkpoint's sizes are unusable: {error}") from None
+    except DataError as error:
+        if "data" in wanted:
+            raise
+        raise DataError(f"{error}; the checkpoint was trained on this file, so name its new place") from None
     if task.data_sha256() != resumed.facts.get("data_sha256"):
         raise DataError(f"{config['data']} is not the file that the checkpoint was trained on: its content differs")
     return task
