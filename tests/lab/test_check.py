@@ -61,6 +61,17 @@ def simple(op: Callable[..., Any], reference: Callable[..., Any] = lambda x: x *
     return Spec(op=op, reference=reference, **{**made, **fields})
 
 
+# As people write them, and PyTorch's own.
+ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "silu": (lambda x: x * x.sigmoid(), torch.nn.functional.silu),
+    "tanh-gelu": (
+        lambda x: 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3))),
+        lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    ),
+    "mish": (lambda x: x * torch.tanh(torch.nn.functional.softplus(x)), torch.nn.functional.mish),
+}
+
+
 class TestRightKernels:
     @pytest.mark.parametrize("file", ["multiply.py", "largest_of_rows.py"])
     def test_pass_in_every_dtype_and_layout(self, file: str) -> None:
@@ -68,6 +79,17 @@ class TestRightKernels:
         assert [result for result in results if not result.passed] == []
         assert {result.dtype for result in results} == {"float32", "float16", "bfloat16"}
         assert {result.layout for result in results} == {layout.name for layout in LAYOUTS}
+
+    @pytest.mark.parametrize("name", ACTIVATIONS)
+    def test_of_activations_may_lose_the_digits_that_their_formula_loses(self, name: str) -> None:
+        def make_inputs(case: Case, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
+            return {"x": 4 * torch.randn(case.elements, dtype=dtype)}
+
+        formula, reference = ACTIVATIONS[name]
+        spec = simple(formula, reference, cases=[Case("many", elements=100_000)], make_inputs=make_inputs)
+        assert [result for result in checked(spec) if not result.passed] == []
+        wrong = replace(spec, op=lambda x: formula(x * (1 + 2**-20)))
+        assert not all(result.passed for result in checked(wrong))
 
     def test_compare_output_and_each_gradient(self) -> None:
         results = checked(small(load_file(MULTIPLY)))

@@ -11,6 +11,7 @@ Functions that every library approximates in its own way, such as exp and erf, v
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -155,7 +156,7 @@ class _Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch 
         nominal = func(*args, **kwargs)
         with self:
             made = COMPOSITES[func](*args, **kwargs)
-        for one, output in zip(made, nominal, strict=True):
+        for one, output in zip(made, _leaves(nominal), strict=True):
             output.copy_(one)
         return nominal
 
@@ -219,7 +220,7 @@ def layer_norm_in_steps(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return what native_layer_norm returns, by sums and arithmetic in single precision or better."""
     dims = tuple(range(-len(shape), 0))
-    wide = x if x.dtype == torch.float64 else x.float()
+    wide = _single(x)
     mean = wide.mean(dims, keepdim=True)
     centred = wide - mean
     inverse_deviation = ((centred * centred).mean(dims, keepdim=True) + eps).rsqrt()
@@ -228,9 +229,40 @@ def layer_norm_in_steps(
     return (y if bias is None else y + bias).to(x.dtype), mean, inverse_deviation
 
 
-# Where a row is far from zero, the rounding of its mean moves all of it, which varied operands do not show.
+def silu_backward_in_steps(gradient: Tensor, x: Tensor) -> tuple[Tensor]:
+    wide, sigmoid = _single(x), _single(x).sigmoid()
+    return ((_single(gradient) * (sigmoid * (1 + wide * (1 - sigmoid)))).to(x.dtype),)
+
+
+def gelu_backward_in_steps(gradient: Tensor, x: Tensor, *, approximate: str = "none") -> tuple[Tensor]:
+    wide = _single(x)
+    if approximate == "tanh":
+        scale = (2 / math.pi) ** 0.5
+        tanh = (scale * (wide + 0.044715 * (wide * wide * wide))).tanh()
+        slope = 0.5 * (1 + tanh) + 0.5 * wide * (1 - tanh * tanh) * (scale * (1 + 3 * 0.044715 * (wide * wide)))
+    else:
+        slope = 0.5 * (1 + (wide * 0.5**0.5).erf()) + wide * ((-0.5 * (wide * wide)).exp() * (2 * math.pi) ** -0.5)
+    return ((_single(gradient) * slope).to(x.dtype),)
+
+
+def mish_backward_in_steps(gradient: Tensor, x: Tensor) -> tuple[Tensor]:
+    wide = _single(x)
+    tanh = torch.nn.functional.softplus(wide).tanh()
+    return ((_single(gradient) * (tanh + wide * wide.sigmoid() * (1 - tanh * tanh))).to(x.dtype),)
+
+
+def _single(value: Tensor) -> Tensor:
+    """Return the value in single precision or better."""
+    return value if value.dtype == torch.float64 else value.float()
+
+
+# Operations that lose digits in their own steps, which varied operands do not show: the rounding of a mean far from
+# zero moves all of a row, and 1 − σ(x) of a large x has few digits.
 COMPOSITES: dict[Any, Callable[..., tuple[Tensor, ...]]] = {
-    torch.ops.aten.native_layer_norm.default: layer_norm_in_steps
+    torch.ops.aten.native_layer_norm.default: layer_norm_in_steps,
+    torch.ops.aten.silu_backward.default: silu_backward_in_steps,
+    torch.ops.aten.gelu_backward.default: gelu_backward_in_steps,
+    torch.ops.aten.mish_backward.default: mish_backward_in_steps,
 }
 
 
