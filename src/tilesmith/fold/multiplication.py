@@ -95,10 +95,11 @@ def triangle_multiplicative_update(
     }  # fmt: skip
     parameters: dict[str, Any] = {name: None if one is None else one.to(x.dtype) for name, one in given.items()}
     pairs = x.reshape(math.prod(x.shape[:-3]), *x.shape[-3:])
-    exists = None if mask is None else _exists(x, mask).reshape(pairs.shape[:3])
+    if mask is not None:
+        mask = _broadcast(x, mask).reshape(pairs.shape[:3])
     with _multiplying(mode):
         update = triangle_multiply(
-            pairs, direction=direction, mask=exists, **parameters, eps=eps, chunk=_rows_at_a_time(pairs, parameters)
+            pairs, direction=direction, mask=mask, **parameters, eps=eps, chunk=_rows_at_a_time(pairs, parameters)
         )
     return update.view(x.shape)
 
@@ -133,20 +134,19 @@ def _or_random(x: Tensor, weight: Tensor | None, rows: int, columns: int) -> Ten
     return torch.nn.init.trunc_normal_(made, std=deviation, a=-2 * deviation, b=2 * deviation).to(x.dtype)
 
 
-def _exists(x: Tensor, mask: Tensor) -> Tensor:
-    """Return the mask as booleans of the shape of x without channels."""
+def _broadcast(x: Tensor, mask: Tensor) -> Tensor:
+    """Return the mask in the shape of x without channels. On a CPU and under `debug`, require zeros and ones."""
     try:
         mask = mask.expand(x.shape[:-1])
     except RuntimeError:
         shape = tuple(x.shape[:-1])
         raise ValueError(f"{NAME}: mask has shape {tuple(mask.shape)}, but must broadcast to {shape}") from None
-    if mask.dtype == torch.bool:
-        return mask
     # Reading the mask's values back would wait for a GPU, and a fake tensor or one of torch.func has none to read.
     may_look = (mask.device.type == "cpu" or state().debug) and not torch.compiler.is_compiling()
-    if may_look and type(mask) is Tensor and not is_transformed() and bool(((mask != 0) & (mask != 1)).any()):
+    may_look = may_look and mask.dtype != torch.bool and type(mask) is Tensor and not is_transformed()
+    if may_look and bool(((mask != 0) & (mask != 1)).any()):
         raise ValueError(f"{NAME}: mask has values other than 0 and 1")
-    return mask != 0
+    return mask
 
 
 def _precision(given: TriMulPrecision | str | int | None) -> str | None:

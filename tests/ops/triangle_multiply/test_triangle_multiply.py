@@ -116,6 +116,29 @@ def test_masked_pairs_do_not_influence_others(mode: Any, direction: str) -> None
     torch.testing.assert_close(ours, right, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("mode", ["interpret", "torch"])
+@pytest.mark.parametrize("form", ["fused", "separate", "in chunks"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8], ids=str)
+def test_mask_of_numbers_leaves_out_zeros(
+    dtype: torch.dtype, form: str, mode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operator, "MOST_FUSED_EXACT_ELEMENTS", 0 if form == "separate" else 1 << 30)
+    given = {**made(5), "chunk": 2 if form == "in chunks" else None}
+    numbers = torch.tensor([1, -2, 0.25, float("nan"), 256] if dtype.is_floating_point else [1, 2, 64, 127, 3])
+    mask = torch.where(given["mask"], numbers.expand(given["mask"].shape), -0.0).to(dtype)
+    assert given["mask"].any()
+    assert not given["mask"].all()
+
+    def results(mask: Tensor) -> list[Tensor]:
+        leaves = leaves_of({**given, "mask": None})
+        y = triangle_multiply(**{**leaves, "mask": mask})
+        return [y, *torch.autograd.grad(y.sum(), [one for one in leaves.values() if _is_floating(one)])]
+
+    with ts.use(mode):
+        for found, wanted in zip(results(mask), results(given["mask"]), strict=True):
+            assert torch.equal(found, wanted)
+
+
 @BOTH_WAYS
 def test_fully_masked_input_gives_finite_results(mode: Any) -> None:
     given = made()
@@ -308,7 +331,7 @@ def test_non_adjacent_channels_match_contiguous() -> None:
             r"z has shape \(1, 2, 3, 4\), but must be \[batch, n, n, channels\]",
         ),
         ({"direction": "up"}, ValueError, "direction is 'up', but must be one of outgoing, incoming"),
-        ({"mask": torch.ones(1, 3, 3)}, TypeError, "mask has dtype float32, but must be bool"),
+        ({"mask": torch.ones(1, 3, 3) + 0j}, TypeError, "mask has dtype complex64, but must be bool"),
         ({"mask": torch.ones(1, 3, 2) > 0}, ValueError, r"mask has shape \(1, 3, 2\), but must be \[batch, n, n\]"),
         ({"output_weight": torch.ones(5, 3)}, ValueError, r"output_weight has shape \(5, 3\), but must have 4 rows"),
         ({"gate_weight": torch.ones(6, 3)}, ValueError, r"gate_weight has shape \(6, 3\), but must have \(6, 4\)"),

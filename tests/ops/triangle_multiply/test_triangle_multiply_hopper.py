@@ -212,7 +212,7 @@ def errors(found: dict[str, Tensor], right: dict[str, Tensor]) -> dict[str, floa
     return {name: wrong[name] / (float(value.norm()) or 1.0) for name, value in right.items()}
 
 
-SIZES = [(1, 1), (1, 37), (2, 64), (3, 65), (1, 130), (1, 192)]
+SIZES = [(1, 1), (1, 37), (2, 64), (3, 65), (1, 130), (1, 192), (1, 260), (6, 70)]
 
 
 @pytest.mark.gpu
@@ -252,6 +252,19 @@ class TestOnGPU:
             right, ours = triangle_multiply(**given), triangle_multiply(**other)
         assert set(launched) & (HOPPER | PORTABLE) == HOPPER - GRADIENTS
         assert torch.equal(right[mask], ours[mask])
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8], ids=str)
+    def test_mask_of_numbers_leaves_out_zeros(self, dtype: torch.dtype, launched: list[str]) -> None:
+        given = made(100, 2, device="cuda")
+        mask, leaves = given["mask"], leaves_of({**given, "mask": None})
+        wanted = [one for one in leaves.values() if is_floating(one)]
+        both = []
+        for one in (mask, torch.where(mask, 3.0, -0.0).to(dtype)):
+            with ts.use("triton"):
+                y = triangle_multiply(**{**leaves, "mask": one})
+                both.append([y, *torch.autograd.grad(y, wanted, given["z"])])
+        assert all(torch.equal(*pair) for pair in zip(*both, strict=True))
+        assert set(launched) & (HOPPER | PORTABLE) == HOPPER
 
     def test_every_run_gives_the_same_bits(self, launched: list[str]) -> None:
         given = made(200, 2, device="cuda")

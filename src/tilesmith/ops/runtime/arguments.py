@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 FLOATING = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+MASKS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, *FLOATING)
 _KNOWN = ", ".join(str(dtype).removeprefix("torch.") for dtype in FLOATING)
 
 
@@ -67,15 +68,21 @@ def _real(operator: str, name: str, value: object) -> float | torch.SymFloat | t
     return value
 
 
-def require_mask(operator: str, mask: Tensor | None, wanted: tuple[int, ...], what: str) -> None:
-    """Require a boolean tensor of the shape `wanted`, or None. `what` names the dimensions in the error."""
+def require_mask(
+    operator: str, mask: Tensor | None, wanted: tuple[int, ...], what: str, takes_numbers: bool = False
+) -> None:  # fmt: skip
+    """Require a boolean tensor of the shape `wanted`, or None; with `takes_numbers` also one of another dtype.
+
+    `what` names the dimensions in the error.
+    """
     if mask is None:
         return
     if not isinstance(mask, Tensor):
         raise TypeError(f"{operator}: mask is a {type(mask).__name__}, but must be a tensor")
-    if mask.dtype != torch.bool:
+    if mask.dtype != torch.bool and not (takes_numbers and mask.dtype in MASKS):
+        kinds = "bool or real numbers" if takes_numbers else "bool"
         raise TypeError(
-            f"{operator}: mask has dtype {dtype_name(mask.dtype)}, but must be bool: true where there is a residue"
+            f"{operator}: mask has dtype {dtype_name(mask.dtype)}, but must be {kinds}: true where there is a residue"
         )
     if tuple(mask.shape) != wanted:
         raise ValueError(f"{operator}: mask has shape {tuple(mask.shape)}, but must be {what}, here {wanted}")

@@ -108,7 +108,7 @@ class Factor:
 
     def __init__(self, z: Tensor, mask: Tensor | None, norm: Norm, layer: Linear) -> None:
         self.z, self.norm, self.layer = z, norm, layer
-        self.masked = None if mask is None else ~mask[..., None]
+        self.masked = None if mask is None else (mask == 0)[..., None]
 
     def rows(self, rows: slice) -> Tensor:
         """Return some rows of all matrices, [batch, hidden, rows, n]."""

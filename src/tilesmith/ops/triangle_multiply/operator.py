@@ -154,7 +154,8 @@ def triangle_multiply(
     zn = norm(z); a, b = mask · σ(gate(zn)) · projection(zn); y = σ(output gate(zn)) · output(output norm(x)), with
     x_ij = Σ_k a_ik · b_jk for `direction="outgoing"` and Σ_k a_ki · b_kj for "incoming", channel by channel.
 
-    - `mask`: boolean [batch, n, n], true for pairs that exist. Other pairs add nothing to any x.
+    - `mask`: [batch, n, n], boolean or numbers: zero for pairs that do not exist, which add nothing to any x. It has no
+      gradient.
     - `norm_weight`, `norm_bias`: [channels]; `output_norm_weight`, `output_norm_bias`: [hidden].
     - `projection_weight`, `gate_weight`: [2 · hidden, channels], the rows for a, then the rows for b.
     - `output_weight`: [channels, hidden]; `output_gate_weight`: [channels, channels].
@@ -173,7 +174,7 @@ def triangle_multiply(
         output_norm_bias, output_weight, output_bias, output_gate_weight, output_gate_bias,
     )  # fmt: skip
     _require_parameters(z, parameters)
-    require_mask(NAME, mask, tuple(z.shape[:3]), "[batch, n, n]")
+    require_mask(NAME, mask, tuple(z.shape[:3]), "[batch, n, n]", takes_numbers=True)
     require_same_device(NAME, z=z, **parameters._asdict(), mask=mask)
     require_number(NAME, "eps", eps, at_least=0.0)
     require_chunk(NAME, chunk)

@@ -24,7 +24,7 @@ def reference(
     projection = F.linear(zn, parameters.projection_weight, parameters.projection_bias)
     gated = torch.sigmoid(F.linear(zn, parameters.gate_weight, parameters.gate_bias)) * projection
     if mask is not None:
-        gated = gated.masked_fill(~mask[..., None], 0.0)
+        gated = gated.masked_fill((mask == 0)[..., None], 0.0)
     # Sums over residues may overflow float16.
     a, b = gated.to(product_dtype(gated.dtype)).chunk(2, dim=-1)
     x = torch.einsum("bikc,bjkc->bijc" if direction == "outgoing" else "bkic,bkjc->bijc", a, b)

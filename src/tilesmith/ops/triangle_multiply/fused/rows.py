@@ -177,4 +177,4 @@ def project_norm(
 def is_unmasked(mask_ptr, j, batch, i, n_residues, batch_stride, i_stride, j_stride):
     """Return whether the mask has each pair, [ROWS, 1]."""
     pointers = mask_ptr + batch * batch_stride + i * i_stride + j * j_stride
-    return tl.load(pointers, mask=j < n_residues, other=0).to(tl.int1)[:, None]
+    return (tl.load(pointers, mask=j < n_residues, other=0) != 0)[:, None]

@@ -42,6 +42,8 @@ from tilesmith.ops.triangle_multiply.hopper.ring import (
     NOT_SPECIALISED,
     WIDTH,
     N,
+    first_tile,
+    later,
     pairs_of_tile,
     prefetch_first_tile,
     prefetch_matrices,
@@ -98,9 +100,10 @@ def output_gradient_tiles(
     zs, xs, doutputs, dprojections, dzn, dx = made
     weights, vectors, biases, ring, ready, staging = memory
     n_residues, n_tiles, eps = sizes
-    tile = gl.program_id(0) * GROUPS + GROUP
+    tile = first_tile(GROUP)
     step = gl.num_programs(0) * GROUPS
     batch, i, j = pairs_of_tile(tile, n_residues)
+    stride = pairs_of_tile(step, n_residues)
     prefetch_first_tile(x, z, (batch, i, j), ring, ready, tile < n_tiles, FIRST, SLOTS)
     number = 0
     while tile < n_tiles:
@@ -108,7 +111,7 @@ def output_gradient_tiles(
         xs_place0, xs_place1 = staging.index(here + FIRST_PLACE), staging.index(here + FIRST_PLACE + 1)
         output_place0, output_place1 = staging.index(here + FIRST_PLACE + 2), staging.index(here + FIRST_PLACE + 3)
         gate_place0, gate_place1 = staging.index(here + FIRST_PLACE + 4), staging.index(here + FIRST_PLACE + 5)
-        next_place, has_next = pairs_of_tile(tile + step, n_residues), tile + step < n_tiles
+        next_place, has_next = later((batch, i, j), stride, n_residues), tile + step < n_tiles
         x0 = wait_for_tile(ring, ready, number, FIRST, SLOTS).permute([1, 0]).load(ACC)  # [64, 64]
         x1 = wait_for_tile(ring, ready, number + 1, FIRST, SLOTS).permute([1, 0]).load(ACC)  # [64, 64]
         prefetch_pairs(dy, (batch, i, j), 0, ring, ready, number + 4, True, FIRST, SLOTS)
@@ -235,16 +238,17 @@ def project_gradient_tiles(
     _da, _db, zs, dz = given
     weights, vectors, biases, ring, ready, staging = memory
     n_residues, n_tiles = sizes
-    tile = gl.program_id(0) * GROUPS + GROUP
+    tile = first_tile(GROUP)
     step = gl.num_programs(0) * GROUPS
     place0, place1 = staging.index(2 * GROUP), staging.index(2 * GROUP + 1)
     batch, i, j = pairs_of_tile(tile, n_residues)
+    stride = pairs_of_tile(step, n_residues)
     for part in gl.static_range(SLOTS):
         prefetch_for_gradient(given, (batch, i, j), ring, ready, part, tile < n_tiles, part, FIRST, SLOTS)
     number = 0
     while tile < n_tiles:
         here = gl.minimum(tile, 0)  # zero, hidden from the compiler: it would hold vectors in registers across tiles
-        next_place, has_next = pairs_of_tile(tile + step, n_residues), tile + step < n_tiles
+        next_place, has_next = later((batch, i, j), stride, n_residues), tile + step < n_tiles
         columns = j + gl.arange(0, N, gl.SliceLayout(1, ACC))  # [64]
         bits = mask_bits(mask, batch, i, columns, n_residues, MASKED)  # [64, 1]
         s0 = wait_for_tile(ring, ready, number, FIRST, SLOTS).load(ACC)  # [64, 64]

@@ -20,15 +20,24 @@ LEAST_RESIDUES = 64
 
 
 @dataclass(frozen=True)
-class TwoGroups(Config):
-    """Two warpgroups. There is nothing to tune: shared memory and registers are full."""
+class OneGroup(Config):
+    """Two CTAs a multiprocessor, each of one warpgroup. There is nothing to tune: shared memory is full."""
 
     num_stages: int = 1
-    groups: ClassVar[int] = 2
+    groups: ClassVar[int] = 1
+    ctas: ClassVar[int] = 2  # a multiprocessor
 
     @property
     def all_warps(self) -> int:
         return self.groups * self.num_warps
+
+
+@dataclass(frozen=True)
+class TwoGroups(OneGroup):
+    """One CTA of two warpgroups."""
+
+    groups: ClassVar[int] = 2
+    ctas: ClassVar[int] = 1
 
 
 @dataclass(frozen=True)
@@ -71,9 +80,9 @@ def arguments(kernel: Any, problem: Problem) -> dict[str, object]:
     return {name: value for name, value in given.items() if name in kernel.arg_names}
 
 
-def grid(plan: Plan, problem: Problem, config: TwoGroups) -> tuple[int]:
-    """Return the grid of a persistent kernel: one CTA a multiprocessor, or fewer where tiles are few."""
-    return (min(plan.multiprocessors, triton.cdiv(tiles(problem), config.groups)),)
+def grid(plan: Plan, problem: Problem, config: OneGroup) -> tuple[int]:
+    """Return the grid of a persistent kernel: as many CTAs as run at once, or fewer where tiles are few."""
+    return (min(plan.multiprocessors * config.ctas, tiles(problem)),)
 
 
 def tiles(problem: Problem) -> int:

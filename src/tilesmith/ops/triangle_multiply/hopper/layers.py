@@ -129,9 +129,8 @@ def mask_bits(mask, batch, i, j, n_residues, MASKED: gl.constexpr):
     kept = gl.full([N], -1, gl.int32, j.type.layout)
     if MASKED:
         mask_ptr, batch_stride, i_stride, j_stride = mask
-        mask_ptr = mask_ptr.to(gl.pointer_type(gl.int8), bitcast=True)  # a load of booleans compiles to a select
         start = gl.cast(batch, gl.int64) * batch_stride + gl.cast(i, gl.int64) * i_stride
-        kept = -gl.load(mask_ptr + start + j * j_stride, mask=j < n_residues, other=0).to(gl.int32)
+        kept = -(gl.load(mask_ptr + start + j * j_stride, mask=j < n_residues, other=0) != 0).to(gl.int32)
     return kept[:, None]
 
 

@@ -1,10 +1,10 @@
 """Device code that the Hopper kernels share: tiles of pairs, the ring of TMA loads, and staged TMA stores.
 
 The portable kernels (read those first) take one tile of pairs a program, load the weights for each tile, and load,
-norm, multiply and store one after the other. A Hopper kernel is persistent: one CTA a multiprocessor holds all weights
-in shared memory. Its two or three warpgroups share the weights, and each walks over its own tiles of 64 pairs. A
-warpgroup prefetches its tiles by TMA into its own ring and waits for no other warpgroup: while one is elementwise,
-the products of another run. All tiles are 64 × 64, so rows of 128 channels are two halves.
+norm, multiply and store one after the other. A Hopper kernel is persistent: a CTA holds all weights in shared memory.
+Up to three warpgroups share the weights, and each walks over its own tiles of 64 pairs. A warpgroup prefetches
+its tiles by TMA into its own ring and waits for no other warpgroup: while one is elementwise, the products of another
+run. All tiles are 64 × 64, so rows of 128 channels are two halves.
 """
 
 from __future__ import annotations
@@ -22,11 +22,32 @@ NOT_SPECIALISED = ["n_residues", "n_tiles", "mask_batch_stride", "mask_i_stride"
 
 
 @gluon.jit
+def first_tile(group):
+    """Return a warpgroup's first tile. The first warpgroups of all CTAs come first: in the last round, each CTA has one
+    tile before any has two."""
+    return gl.program_id(0) + group * gl.num_programs(0)
+
+
+@gluon.jit
 def pairs_of_tile(tile, n_residues):
     """Return the index in the batch, i, and the first of 64 j."""
     blocks = (n_residues + N - 1) // N
     line = tile // blocks
     return line // n_residues, line % n_residues, tile % blocks * N
+
+
+@gluon.jit
+def later(place, stride, n_residues):
+    """Return the place of a tile that comes later by the number of the tile at `stride`.
+
+    An addition with carries: the divisions in `pairs_of_tile` would take about 4 % of a projection's instructions.
+    """
+    batch, i, j = place
+    end = (n_residues + N - 1) // N * N
+    j += stride[2]
+    i += stride[1] + (j >= end).to(gl.int32)
+    batch += stride[0] + (i >= n_residues).to(gl.int32)
+    return batch, gl.where(i >= n_residues, i - n_residues, i), gl.where(j >= end, j - end, j)
 
 
 @gluon.jit
@@ -80,9 +101,9 @@ def wait_for_tile(ring, ready, number, FIRST: gl.constexpr, SLOTS: gl.constexpr)
 
 
 @gluon.jit
-def stage(value, place):
-    """Copy a tile to shared memory for a TMA store. One earlier TMA store may still be reading another place."""
-    tma.store_wait(1)
+def stage(value, place, PENDING: gl.constexpr = 1):
+    """Copy a tile to shared memory for a TMA store. PENDING earlier TMA stores may still be reading other places."""
+    tma.store_wait(PENDING)
     place.reshape([N, N]).store(value)
     fence_async_shared()
 
