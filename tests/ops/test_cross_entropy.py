@@ -269,7 +269,12 @@ def test_sum_of_many_rows_matches_reference(pairs_of_program: int) -> None:
 
 
 class TestWideRows:
-    """Rows of any width from any address on: whole vectors between two edges."""
+    """Rows of any width from any address on: whole vectors between two edges, by one program a row or by several."""
+
+    @pytest.fixture(autouse=True, params=[1, 3, 40], ids="{} parts".format)
+    def parts(self, request: pytest.FixtureRequest) -> Iterator[int]:
+        with ts.ops.configured(parts=request.param):
+            yield request.param
 
     @staticmethod
     def rows(columns: int, stride: int, first: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -312,13 +317,14 @@ class TestWideRows:
 
     @pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
     @pytest.mark.parametrize(("columns", "edges"), [(50257, True), (9056, False), (1676, True)])
-    def test_compiles_to_whole_vectors(self, columns: int, edges: bool, target: str) -> None:
+    def test_compiles_to_whole_vectors(self, columns: int, edges: bool, target: str, parts: int) -> None:
         logits = torch.empty(64, columns, dtype=torch.bfloat16, device="meta", requires_grad=True)
         with recorded_plans(target) as plans:
             loss = cross_entropy(logits, torch.empty(64, dtype=torch.int64, device="meta"))
             loss.backward(torch.empty_like(loss))
         launches = [launch for plan in plans for launch in plan.launches if "EDGES" in launch.arguments]
         assert launches[0].kernel.__name__ == "cross_entropy_row_forward_kernel"
+        assert launches[0].grid[0] == 64 * parts
         if columns > 2048:
             assert launches[1].kernel.__name__ == "cross_entropy_row_backward_kernel"
         for launch in launches:
@@ -327,6 +333,33 @@ class TestWideRows:
             assert not binary.spill_bytes
             if target == "cuda:90":
                 assert "ld.global.v4.b32" in binary.assembly["ptx"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "programs"),
+    [
+        (1, 128256, 15),
+        (1, 256000, 16),
+        (64, 128256, 15),
+        (220, 256000, 4),
+        (265, 256000, 1),
+        (64, 16000, 1),
+        (64, 24000, 2),
+    ],
+)
+def test_few_long_rows_are_split(rows: int, columns: int, programs: int) -> None:
+    """For the 132 multiprocessors of an H200. A row of bf16 has parts of 16 KiB at least."""
+    target = torch.empty(rows, dtype=torch.int64, device="meta")
+    for reduction in ("mean", "none"):
+        with recorded_plans() as plans:
+            cross_entropy(torch.empty(rows, columns, dtype=torch.bfloat16, device="meta"), target, reduction=reduction)
+        first, *others = plans[0].launches
+        assert first.grid[0] == rows * programs
+        joined = [one.kernel.__name__ for one in others]
+        if programs > 1:
+            assert joined == ["cross_entropy_join_kernel"]
+        else:
+            assert joined == ["sum_losses_kernel"] * (reduction == "mean")
 
 
 def test_forward_keeps_nothing_as_large_as_the_logits() -> None:

@@ -5,6 +5,7 @@ about five flops. Memory-bound on every GPU, so:
 
 - a row is read once for its maximum and its sum of exponentials together. Each thread keeps its own until the end;
 - wide rows are read and written in whole vectors between their edges, whatever their width (`device/aligned_rows.py`);
+- where rows are few, several programs share a row (`wide_rows.py`);
 - the backward needs two numbers a row. So it computes the gradient element by element, in tiles of any shape, and waits
   for no row. The logits are never copied to single precision;
 - the backward computes the gradient: 3 L are moved, whatever the incoming gradient. A forward that also wrote the
@@ -16,7 +17,9 @@ Files, in reading order:
 
 - `operator.py`: what users call, its meaning, gradient and spec.
 - `loss.py`: the checks and the saved tensors that all losses share.
+- `rows.py`: device code that the kernels share.
 - `forward.py`: the loss of each row, and their sum or mean.
+- `wide_rows.py`: the forward of wide rows, by one program or by several.
 - `backward.py`: the gradient.
 - `loss_and_gradient.py`: both in one kernel, for linear_cross_entropy.
 """

@@ -6,7 +6,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tilesmith.ops.cross_entropy.forward import exponential, load_targets, takes_rows, tile_across_rows
+from tilesmith.ops.cross_entropy.forward import tile_across_rows
+from tilesmith.ops.cross_entropy.rows import exponential, load_targets
+from tilesmith.ops.cross_entropy.wide_rows import takes_rows
 from tilesmith.ops.device.aligned_rows import cut_rows, edges_of, tile_pointers
 from tilesmith.ops.device.elementwise import TileConfig, compute_dtype, tile_config, tile_grid
 from tilesmith.ops.device.row_chunks import VECTOR_BYTES, has_edges

@@ -7,24 +7,27 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tilesmith.ops.device.aligned_rows import cut_rows, edges_of, tile_pointers
+from tilesmith.ops.cross_entropy.rows import (
+    exponential,
+    load_target_logits,
+    load_targets,
+    loss_of_rows,
+    with_block,
+    without_infinity,
+)
+from tilesmith.ops.cross_entropy.wide_rows import (
+    ForwardConfig,
+    cross_entropy_row_forward_kernel,
+    of_rows,
+    parts_of_rows,
+    plan_split_rows,
+    takes_rows,
+)
 from tilesmith.ops.device.elementwise import TileConfig, compute_dtype
-from tilesmith.ops.device.row_chunks import VECTOR_BYTES, can_be_cut, has_edges
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import Rows, as_rows, tile_offsets
 from tilesmith.ops.runtime.plan import Operand, Plan
-
-
-@triton.jit
-def load_targets(target_ptr, rows, n_rows, sizes, target_strides, ignore_index, NESTED: tl.constexpr):
-    """Return each row's target, whether the row counts, and whether the target is a class: [ROWS, 1] each.
-
-    A target that is no class must never become an address.
-    """
-    offsets = tile_offsets(rows, tl.arange(0, 1), sizes, target_strides, NESTED)
-    target = tl.load(target_ptr + offsets, mask=(rows < n_rows)[:, None], other=ignore_index)
-    return target, target != ignore_index, (target >= 0) & (target < sizes[0])
 
 
 @triton.jit(do_not_specialize=["n_rows", "ignore_index"])
@@ -80,110 +83,6 @@ def cross_entropy_forward_kernel(
     tl.store(kept_ptr + 2 * row_column + 1, 1 / row_sum, mask=in_rows)
 
 
-@triton.jit(do_not_specialize=["ignore_index"])
-def cross_entropy_row_forward_kernel(
-    logits_ptr, target_ptr, losses_ptr, kept_ptr, logits_stride, target_stride, n_classes,
-    ignore_index, label_smoothing,
-    COUNTED: tl.constexpr, SMOOTH: tl.constexpr, EDGES: tl.constexpr, VECTOR: tl.constexpr, COMPUTE: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr,
-):  # fmt: skip
-    """As `cross_entropy_forward_kernel`, for one wide row from any address on. EDGES: see `cut_rows`."""
-    LANES: tl.constexpr = BLOCK_SIZE // GROUP
-    row = tl.program_id(0).to(tl.int64)
-    row_ptr = logits_ptr + row * logits_stride
-    target = tl.load(target_ptr + row * target_stride)
-    counts = target != ignore_index
-    is_read = counts & (target >= 0) & (target < n_classes)
-    target_logit = tl.load(row_ptr + target, mask=is_read, other=float("nan")).to(COMPUTE)
-    anchor = tl.where(tl.abs(target_logit) < float("inf"), target_logit, 0.0)
-    lead, length = cut_rows(row_ptr, tl.where(counts, n_classes, 0), VECTOR, EDGES)
-
-    maximum = tl.full([1, LANES], float("-inf"), COMPUTE)  # [1, LANES]
-    exponentials = tl.zeros([1, LANES], COMPUTE)  # [1, LANES]
-    differences = tl.zeros([1, LANES], COMPUTE)  # [1, LANES]
-    for start in tl.range(0, length, BLOCK_SIZE, num_stages=1):
-        columns = start + tl.arange(0, BLOCK_SIZE)
-        mask = columns < length
-        x = tl.load(tile_pointers(row_ptr + lead, columns, 1, True), mask=mask, other=float("-inf")).to(COMPUTE)
-        if SMOOTH:
-            difference = tl.where(mask, x - anchor, 0.0)
-            differences += tl.sum(tl.reshape(difference, [1, GROUP, LANES]), axis=1)
-        maximum, exponentials = with_block(x, maximum, exponentials, GROUP)
-    largest = tl.max(tl.reshape(maximum, [LANES]), axis=0)
-    if EDGES:
-        edge_columns, exists = edges_of(lead, length, tl.where(counts, n_classes, 0), VECTOR)
-        edges = tl.load(row_ptr + edge_columns, mask=exists, other=float("-inf")).to(COMPUTE)  # [2 · VECTOR]
-        largest = tl.maximum(largest, tl.max(edges, axis=0))
-    shift = without_infinity(largest)
-    row_sum = tl.sum(tl.reshape(exponentials * exponential(maximum - shift), [LANES]), axis=0)
-    difference = tl.sum(tl.reshape(differences, [LANES]), axis=0)
-    if EDGES:
-        row_sum += tl.sum(exponential(edges - shift), axis=0)
-        difference += tl.sum(tl.where(exists, edges - anchor, 0.0), axis=0)
-    loss = loss_of_rows(
-        shift, row_sum, target_logit, anchor, difference, counts, n_classes, label_smoothing, SMOOTH
-    )  # fmt: skip
-    if COUNTED:
-        tl.store(losses_ptr + 2 * row, loss)
-        tl.store(losses_ptr + 2 * row + 1, counts.to(COMPUTE))
-    else:
-        tl.store(losses_ptr + row, loss)
-    tl.store(kept_ptr + 2 * row, shift)
-    tl.store(kept_ptr + 2 * row + 1, 1 / row_sum)
-
-
-@triton.jit
-def load_target_logits(
-    logits_ptr, rows, target, is_read, sizes, logits_strides, NESTED: tl.constexpr, COMPUTE: tl.constexpr
-):  # fmt: skip
-    """Return the logit of each row's target, and the same with zero where it is not finite: [ROWS, 1] each.
-
-    The logit is NaN where it is not read, which makes the loss NaN.
-    """
-    row_starts = logits_ptr + tile_offsets(rows, tl.arange(0, 1), sizes, logits_strides, NESTED)
-    target_logit = tl.load(row_starts + target * logits_strides[3], mask=is_read, other=float("nan")).to(COMPUTE)
-    return target_logit, tl.where(tl.abs(target_logit) < float("inf"), target_logit, 0.0)
-
-
-@triton.jit
-def with_block(x, maximum, exponentials, GROUP: tl.constexpr):
-    """Return each lane's maximum and sum of exponentials, [ROWS, LANES], after one more block of columns."""
-    x = tl.reshape(x, [maximum.shape[0], GROUP, maximum.shape[1]])
-    larger = tl.maximum(maximum, tl.max(x, axis=1))
-    shift = without_infinity(larger)
-    exponentials *= exponential(maximum - shift)
-    exponentials += tl.sum(exponential(x - shift[:, None, :]), axis=1)
-    return larger, exponentials
-
-
-@triton.jit
-def loss_of_rows(
-    shift, row_sum, target_logit, anchor, difference, counts, n_classes, label_smoothing, SMOOTH: tl.constexpr
-):  # fmt: skip
-    """Return the loss of each row, [ROWS, 1], from Σ exp(x − shift), and for smoothing from Σ (x − anchor).
-
-    Rows that do not count get zero.
-    """
-    # Differences stay small where logits are large, so a common offset of a row costs no digits.
-    loss = (shift - target_logit) + tl.log(row_sum)
-    if SMOOTH:
-        to_all = (shift - anchor) + tl.log(row_sum) - difference / n_classes
-        loss = (1 - label_smoothing) * loss + label_smoothing * to_all
-    return tl.where(counts, loss, 0.0)
-
-
-@triton.jit
-def exponential(x):
-    """Return exp(x), zero instead of subnormal results: a third fewer instructions than tl.exp."""
-    return tl.exp2(x * 1.4426950408889634)
-
-
-@triton.jit
-def without_infinity(maximum):
-    """Return what to subtract before an exponential: the maximum, or zero where all elements so far are −∞."""
-    return tl.where(maximum == float("-inf"), 0.0, maximum)
-
-
 @triton.jit(do_not_specialize=["n_pairs", "scale_place"])
 def sum_losses_kernel(
     pairs_ptr, sums_ptr, loss_ptr, kept_ptr, n_pairs, scale_place,
@@ -209,16 +108,6 @@ def sum_losses_kernel(
         tl.store(sums_ptr + 2 * program + 1, count)
 
 
-@dataclass(frozen=True)
-class ForwardConfig(Config):
-    """Each program takes ROWS rows, BLOCK_SIZE columns at a time, with PIPELINE tiles in flight from memory."""
-
-    ROWS: int = 1
-    BLOCK_SIZE: int = 4096
-    GROUP: int = 1
-    PIPELINE: int = 1
-
-
 def tile_across_rows(walk: Rows) -> TileConfig:
     """Return a tile for rows that are adjacent in memory, such as pixels with a plane for each class."""
     rows = min(bucket(walk.rows), 64)
@@ -231,7 +120,7 @@ def forward_config(walk: Rows, element_bytes: int, multiprocessors: int) -> Forw
     On an H200 in bf16, with 1, 2 and 4 warps: 17514×7439 70, 71 and 78 µs; 22499×9056 104, 115 and 124 (two vectors);
     8000×12000 54, 52 and 54 (four vectors). With four warps and eight, four or two vectors: 6342×21128 73, 76 and 80;
     8192×32000 126, 128 and 137. Few long rows need more warps: 1191×200069 140 µs with eight, 151 with four; 345×262147
-    56 and 65.
+    56 and 65. Fewer are split.
     """
     if walk.column_strides[0] != 1:  # adjacent rows are adjacent in memory: read them together
         tile = tile_across_rows(walk)
@@ -241,10 +130,11 @@ def forward_config(walk: Rows, element_bytes: int, multiprocessors: int) -> Forw
     if block_size <= 64 * per_thread:  # the row is one block: one element a lane
         return one_block_config(walk, element_bytes)
     warps = 1 if row_bytes <= 18 << 10 else 2 if row_bytes <= 32 << 10 else 4
-    if row_bytes >= 200_000 and walk.rows <= 10 * multiprocessors:
+    parts = parts_of_rows(walk.rows, row_bytes, multiprocessors)
+    if parts == 1 and row_bytes >= 200_000 and walk.rows <= 10 * multiprocessors:
         warps = 8
     vectors = min(block_size // (32 * warps * per_thread), 8)
-    return ForwardConfig(num_warps=warps, BLOCK_SIZE=vectors * 32 * warps * per_thread, GROUP=vectors)
+    return ForwardConfig(num_warps=warps, BLOCK_SIZE=vectors * 32 * warps * per_thread, GROUP=vectors, parts=parts)
 
 
 def one_block_config(walk: Rows, element_bytes: int) -> ForwardConfig:
@@ -253,12 +143,6 @@ def one_block_config(walk: Rows, element_bytes: int) -> ForwardConfig:
     rows = min(max(2048 // block_size, 1), bucket(walk.rows))
     warps = min(max(rows * block_size * element_bytes // (32 * 16), 1), 8)
     return ForwardConfig(num_warps=warps, ROWS=rows, BLOCK_SIZE=block_size)
-
-
-def takes_rows(walk: Rows, rows_of_tile: int, *operands: Operand) -> bool:
-    """Whether the kernels of one row take these tensors, which are the first of the walk."""
-    is_row = rows_of_tile == 1 and walk.columns > 0 and operands[0].element_bytes <= 4
-    return is_row and can_be_cut(walk, operands, len(operands))
 
 
 @dataclass(frozen=True)
@@ -310,11 +194,10 @@ def plan_forward(
         "COUNTED": reduced, "SMOOTH": label_smoothing > 0, "COMPUTE": compute_dtype(logits.dtype),
     }  # fmt: skip
     if takes_rows(walk, config.ROWS, logits):
-        plan.launch(
-            cross_entropy_row_forward_kernel, (walk.rows,), config, **arguments,
-            EDGES=has_edges(walk, 1), VECTOR=VECTOR_BYTES // logits.element_bytes,
-            logits_stride=walk.strides[0][0], target_stride=walk.strides[1][0], n_classes=walk.columns,
-        )  # fmt: skip
+        if config.parts > 1:
+            plan_split_rows(plan, config, walk, reduction, logits, loss, arguments)
+            return loss, kept
+        plan.launch(cross_entropy_row_forward_kernel, (walk.rows,), config, **arguments, **of_rows(walk, logits, 1))
     else:
         grid = (triton.cdiv(walk.rows, config.ROWS),)
         plan.launch(cross_entropy_forward_kernel, grid, config, **arguments, **walk.arguments("logits", "target"))

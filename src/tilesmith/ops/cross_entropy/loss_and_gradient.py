@@ -13,14 +13,12 @@ import triton.language as tl
 from torch import Tensor
 
 from tilesmith.ops.cross_entropy.backward import factors_of_rows, gradient_of_block
-from tilesmith.ops.cross_entropy.forward import (
+from tilesmith.ops.cross_entropy.forward import loss_dtype, one_block_config, tile_across_rows
+from tilesmith.ops.cross_entropy.rows import (
     exponential,
     load_target_logits,
     load_targets,
-    loss_dtype,
     loss_of_rows,
-    one_block_config,
-    tile_across_rows,
     with_block,
     without_infinity,
 )
