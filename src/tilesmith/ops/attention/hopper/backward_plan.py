@@ -44,7 +44,7 @@ def hopper_backward_config(problem: Problem) -> HopperBackwardConfig:
     other. 16,384 tokens of 16 heads of 128: s1024 415, 441, 456, 479, 481, 483; s4096 517, 559, 571, 575, 552, 487;
     s16384 566, 572, 574, 560, 487. Causal: s1024 374, 374, 373, 376, 374, 366; s4096 521, 525, 508, 525, 440, 343;
     s16384 544, 549, 509, 405, 339. Causal with 32 heads of 64: s4096 417, 433, 440, 442, 445, 420; s16384 473, 483,
-    482, 448, 395, 341.
+    482, 448, 395, 341. Sets of 32, 64 and 128 of heads of 64: b8 h16 s256 160, 168, 188; b32 h16 s512 313, 317, 313.
 
     GQA, in ascending order, with sets of 16, 32 and 64 key heads. 32 heads on 8, causal, groups split into 1,024
     programs: b4 s2048 d64 307, 353, 377, d128 396, 434, 412; into 256: b8 s512 d64 172, 183, 224. In descending order,
@@ -55,12 +55,12 @@ def hopper_backward_config(problem: Problem) -> HopperBackwardConfig:
             return HopperBackwardConfig(ASCENDING=True, set_heads=32, least_programs=MANY_PROGRAMS)
         return HopperBackwardConfig(ASCENDING=True, set_heads=64)
     blocks: int = triton.cdiv(problem.keys, int(KEYS.value))
-    return HopperBackwardConfig(set_heads=min(max(256 // blocks, 1), 32))
+    return HopperBackwardConfig(set_heads=min(max(256 // blocks, 1), 128 if problem.head_block <= 64 else 32))
 
 
 LEAST_LENGTH = 256
-"""The fewest queries and keys. b8 h16 s256 takes 34 µs with heads of 64 and 54 with heads of 128; in an earlier run the
-portable kernels took 34 and 61."""
+"""The fewest queries and keys. b8 h16 s256 takes 28.5 µs with heads of 64 and 54 with heads of 128; in an earlier run
+the portable kernels took 34 and 61."""
 
 LONG, MANY_PROGRAMS = 1024, 1024
 """From so many queries on, GQA pays for splitting groups into so many programs. On an H200, backward in µs with one
