@@ -45,9 +45,9 @@ class PairBias(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """The weights of the gate and of the output layer, both after attention."""
+    """The weights of the gate, if there is one, and of the output layer, both after attention."""
 
-    gate_weight: Tensor
+    gate_weight: Tensor | None
     gate_bias: Tensor | None
     weight: Tensor
     bias: Tensor | None
@@ -144,12 +144,15 @@ def attention_pair_bias(
 @checked(NAME)
 def _from_heads(
     s: Tensor, q: Tensor, k: Tensor, v: Tensor, z: Tensor, mask: Tensor | None, num_heads: int,
-    w_proj_z: Tensor | None, w_proj_g: Tensor, w_proj_o: Tensor, w_ln_z: Tensor | None = None,
+    w_proj_z: Tensor | None, w_proj_g: Tensor | None, w_proj_o: Tensor, w_ln_z: Tensor | None = None,
     b_ln_z: Tensor | None = None, b_proj_z: Tensor | None = None, b_proj_g: Tensor | None = None,
     b_proj_o: Tensor | None = None, inf: float = 1e6, eps: float = 1e-5, attn_scale: float | None = None,
     return_z_proj: bool = True, is_cached_z_proj: bool = False,
 ) -> Result:  # fmt: skip
-    """Compute the form before 0.10: q, k and v are [B·M, H, length, head], and s gives the gate."""
+    """Compute the form before 0.10: q, k and v are [B·M, H, length, head], and s gives the gate.
+
+    Without w_proj_g there is no gate, which cuEquivariance does not have.
+    """
     _require_numbers(inf, eps)
     _require_single(s, None, None)
     if q.ndim != 4 or q.shape[:3] != (s.shape[0], num_heads, s.shape[1]):
@@ -203,7 +206,8 @@ def _attended(
             f"{NAME}: pair_repr: the pairs have a bias of shape {tuple(bias.shape)}, which does not go with "
             f"{q.shape[0]} sequences of {q.shape[1]} heads, {q.shape[2]} queries and {k.shape[2]} keys"
         )
-    _require_layer("g", ending.gate_weight, ending.gate_bias, q.shape[1] * q.shape[-1], gate_input.shape[-1])
+    if ending.gate_weight is not None:
+        _require_layer("g", ending.gate_weight, ending.gate_bias, q.shape[1] * q.shape[-1], gate_input.shape[-1])
     outputs = ending.weight.shape[0] if ending.weight.ndim else 0
     _require_layer("o", ending.weight, ending.bias, outputs, q.shape[1] * q.shape[-1])
     allowed = None if mask is None else _allowed(mask, q, k.shape[2], inf)
@@ -217,8 +221,9 @@ def _attended(
         ]
         attended = parts[0] if len(parts) == 1 else torch.cat(parts)
     merged = attended.transpose(1, 2).flatten(2)  # [B·M, N, H·head]
-    gate = _linear(gate_input, ending.gate_weight, ending.gate_bias)
-    return _linear(gated(merged, gate.to(merged.dtype)), ending.weight, ending.bias)
+    if ending.gate_weight is not None:
+        merged = gated(merged, _linear(gate_input, ending.gate_weight, ending.gate_bias).to(merged.dtype))
+    return _linear(merged, ending.weight, ending.bias)
 
 
 def _allowed(mask: Tensor, q: Tensor, keys: int, inf: float) -> Tensor:

@@ -156,9 +156,12 @@ class BoltzPairBias(nn.Module):
             layer(one).unflatten(-1, (HEADS, -1)).transpose(1, 2)
             for layer, one in ((self.proj_q, s), (self.proj_k, k_in), (self.proj_v, k_in))
         )
-        scores = q @ k.mT * q.shape[-1] ** -0.5 + self.proj_z(z).repeat_interleave(multiplicity, 0)
-        scores = scores + (1 - mask[:, None, None].float()) * -self.inf
-        attended = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+        bias = self.proj_z(z).repeat_interleave(multiplicity, 0)
+        with torch.autocast(s.device.type, enabled=False):
+            exact = torch.promote_types(q.dtype, torch.float32)
+            scores = q.to(exact) @ k.to(exact).mT * q.shape[-1] ** -0.5 + bias
+            scores = scores + (1 - mask[:, None, None].float()) * -self.inf
+            attended = (scores.softmax(-1) @ v.to(exact)).to(v.dtype).transpose(1, 2).flatten(2)
         made: Tensor = self.proj_o(self.proj_g(s).sigmoid() * attended)
         return made
 

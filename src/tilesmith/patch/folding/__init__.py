@@ -5,5 +5,6 @@ Files, in reading order:
 - `fold_model.py`: `fold`, the function that users call, and its report.
 - `kinds.py`: the kinds of modules: the names of their layers in each project, and what they compute.
 - `grid_attention.py`: what the kinds with attention along rows or columns compute.
+- `pair_bias.py`: what the kinds with attention over residues compute.
 - `recognising.py`: which kind a module is, tried on random numbers before it is replaced.
 """

@@ -145,10 +145,17 @@ def _is_default(parameter: inspect.Parameter, value: Any) -> bool:
 
 def _computed(module: nn.Module, found: Recognised, given: list[Any]) -> Tensor:
     """Return the update in autocast's dtype, if autocast is on."""
-    kind, x = found.kind, given[0]
-    dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
+    device = given[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return _computed_in(given[0].dtype, module, found, given)
+    with torch.autocast(device, enabled=False):  # which would round what the kind leaves in another dtype
+        return _computed_in(torch.get_autocast_dtype(device), module, found, given)
+
+
+def _computed_in(dtype: torch.dtype, module: nn.Module, found: Recognised, given: list[Any]) -> Tensor:
+    kind = found.kind
     cast = [
-        one.to(dtype) if isinstance(one, Tensor) and name != "mask" else one
+        one.to(dtype) if isinstance(one, Tensor) and name != "mask" and not kind.any_dtype else one
         for name, one in zip(kind.inputs, given, strict=True)
     ]
     layers = Layers.of(module, found.paths, dtype)

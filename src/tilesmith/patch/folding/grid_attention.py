@@ -1,4 +1,4 @@
-"""Attention along the rows or columns of a grid, from a module's layers, and AlphaFold 3's attention with pair bias."""
+"""Attention along the rows or columns of a grid, from a module's layers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tilesmith.fold import attention_pair_bias, triangle_attention
+from tilesmith.fold import triangle_attention
 from tilesmith.ops.edge_norm import edge_norm
 from tilesmith.ops.gate import gate as gated
 from tilesmith.ops.layer_norm import layer_norm
 
 
 class Layers(NamedTuple):
-    """The layers of a module by their roles, with parameters in one dtype."""
+    """The layers of a module by their roles. Linear layers compute in one dtype, norms in the dtype of their input."""
 
     module: nn.Module
     layers: dict[str, Any]
@@ -26,21 +26,29 @@ class Layers(NamedTuple):
         return cls(module, {role: module.get_submodule(path) for role, path in paths.items()}, dtype)
 
     def weight(self, role: str) -> Tensor:
-        found: Tensor = self.layers[role].weight
-        return found.to(self.dtype)
+        found = self.optional_weight(role)
+        if found is None:
+            raise TypeError(f"its layer for {role} has no weight")
+        return found
+
+    def optional_weight(self, role: str) -> Tensor | None:
+        """Return the weight of a layer that the module or its project may not have."""
+        found: Tensor | None = getattr(self.layers.get(role), "weight", None)
+        return None if found is None else found.to(self.dtype)
 
     def bias(self, role: str) -> Tensor | None:
-        found: Tensor | None = getattr(self.layers[role], "bias", None)
+        found: Tensor | None = getattr(self.layers.get(role), "bias", None)
         return None if found is None else found.to(self.dtype)
 
     def eps(self, role: str) -> float:
-        return float(getattr(self.layers[role], "eps", 1e-5))
+        return float(getattr(self.layers.get(role), "eps", 1e-5))
 
     def normed(self, role: str, x: Tensor) -> Tensor:
-        return layer_norm(x, self.weight(role), self.bias(role), self.eps(role))
+        weight, bias = (getattr(self.layers[role], name, None) for name in ("weight", "bias"))
+        return layer_norm(x, weight, bias, self.eps(role))
 
     def linear(self, role: str, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight(role), self.bias(role))
+        return F.linear(x.to(self.dtype), self.weight(role), self.bias(role))
 
     def joined(self, x: Tensor, *roles: str) -> tuple[Tensor, ...]:
         """Return several layers of x, computed as one product."""
@@ -52,7 +60,9 @@ class Layers(NamedTuple):
                 for weight, one in zip(weights, biases, strict=True)
             ]
             bias = torch.cat(made)
-        return torch.split(F.linear(x, torch.cat(weights), bias), [weight.shape[0] for weight in weights], dim=-1)
+        return torch.split(
+            F.linear(x.to(self.dtype), torch.cat(weights), bias), [weight.shape[0] for weight in weights], dim=-1
+        )
 
     def edges(self, norm: str, edge: str, x: Tensor, transposed: bool) -> tuple[Tensor, Tensor]:
         """Return the normed pairs, and a bias for each head from them, [batch, heads, n, n]."""
@@ -89,19 +99,3 @@ def along_rows(
     if z is not None:
         _, bias = layers.edges("pair_norm", "edge", z, False)
     return attended(layers, layers.normed("norm", m), bias, mask, False)
-
-
-def with_pair_bias(
-    layers: Layers, variant: str, s: Tensor, z: Tensor, mask: Tensor | None, k_in: Tensor, multiplicity: int = 1
-) -> Tensor:  # fmt: skip
-    """Boltz-2's attention with pair bias: q and the gate from s, k and v from k_in, which are normed already."""
-    heads = layers.weight("edge").shape[0]
-    q = layers.linear("query", s)
-    k, v = layers.joined(k_in, "key", "value")
-    q, k, v = (torch.unflatten(one, -1, (heads, -1)).transpose(1, 2) for one in (q, k, v))
-    output, _ = attention_pair_bias(
-        s, q, k, v, z, mask, heads, layers.weight("edge"), layers.weight("gate"), layers.weight("output"),
-        layers.weight("pair_norm"), layers.bias("pair_norm"), layers.bias("edge"), layers.bias("gate"),
-        layers.bias("output"), eps=layers.eps("pair_norm"),
-    )  # fmt: skip
-    return output

@@ -18,7 +18,8 @@ from tilesmith.fold import triangle_multiplicative_update
 from tilesmith.ops.outer_product_mean import outer_product_mean
 from tilesmith.ops.swiglu import swiglu
 from tilesmith.ops.transition import transition
-from tilesmith.patch.folding.grid_attention import Layers, along_rows, triangle, with_pair_bias
+from tilesmith.patch.folding.grid_attention import Layers, along_rows, triangle
+from tilesmith.patch.folding.pair_bias import conditioned, over_batches, over_samples
 
 Paths = dict[str, str]
 
@@ -28,9 +29,11 @@ class Kind:
     """Modules that compute the same.
 
     - `layouts`: for each project that names its layers differently, the path of the layer for each role.
-    - `inputs`: the arguments, the first whatever its name, with a shape each, in named sizes.
+    - `inputs`: the arguments, the first whatever its name, with a shape each, in named sizes. A role stands for the
+      columns of its layer, any other name for a number of the module. An argument without a shape has no tensor.
     - `compute(layers, variant, *inputs)`: the update. Modules of one structure may differ in a variant.
-    - `any_rank`: `compute` takes the arguments as they are; else it takes one batch dimension.
+    - `any_rank`: `compute` takes the arguments in any shape; else it takes one batch dimension.
+    - `any_dtype`: `compute` takes the arguments in any dtype; else under autocast in autocast's.
     - `adds_in_place`: the arguments `inplace_safe` and `_add_with_inplace` together ask for input plus update.
     """
 
@@ -41,6 +44,7 @@ class Kind:
     variants: tuple[str, ...] = ("",)
     adds_in_place: bool = False
     any_rank: bool = False
+    any_dtype: bool = False
 
 
 def multiplied(layers: Layers, variant: str, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -104,8 +108,45 @@ _MHA = {
 _OPENFOLD_MULTIPLICATION = {
     "norm": "layer_norm_in", "output norm": "layer_norm_out", "output": "linear_z", "output gate": "linear_g",
 }  # fmt: skip
+_BOLTZ_HEADS = {"query": "proj_q", "key": "proj_k", "value": "proj_v", "gate": "proj_g", "output": "proj_o"}
+_BOLTZ_PAIR_BIAS = {**_BOLTZ_HEADS, "pair_norm": "proj_z.0", "edge": "proj_z.1"}
+_OPENFOLD3_PAIR_BIAS = {"norm": "layer_norm_a", "pair_norm": "layer_norm_z", "edge": "linear_z", **_MHA}
+_PROTENIX_PAIR_BIAS = {
+    "norm": "layernorm_a", "pair_norm": "layernorm_z", "edge": "linear_nobias_z",
+    **{role: path.replace("mha", "attention") for role, path in _MHA.items()},
+}  # fmt: skip
+_OPENFOLD3_CONDITIONED = {
+    **_OPENFOLD3_PAIR_BIAS, "norm": "layer_norm_a.layer_norm_a", "condition norm": "layer_norm_a.layer_norm_s",
+    "condition scale": "layer_norm_a.linear_g", "condition shift": "layer_norm_a.linear_s",
+    "output gate": "linear_ada_out",
+}  # fmt: skip
+_PROTENIX_CONDITIONED = {
+    **_PROTENIX_PAIR_BIAS, "norm": "layernorm_a.layernorm_a", "condition norm": "layernorm_a.layernorm_s",
+    "condition scale": "layernorm_a.linear_s", "condition shift": "layernorm_a.linear_nobias_s",
+    "output gate": "linear_a_last",
+}  # fmt: skip
 PAIRS = {"x": ("batch", "n", "n", "norm"), "mask": ("batch", "n", "n")}
 ALIGNMENT = ("batch", "sequences", "n", "norm")
+
+
+def _ungated(layout: Paths) -> Paths:
+    return {role: path for role, path in layout.items() if role != "gate"}
+
+
+def _over_samples(pairs: str) -> dict[str, tuple[str, ...]]:
+    """Return Boltz's arguments, where `pairs` are the columns of z."""
+    return {
+        "s": ("samples", "n", "query"), "z": ("batch", "n", "n", pairs), "mask": ("samples", "n"),
+        "k_in": ("samples", "n", "key"), "multiplicity": (),
+    }  # fmt: skip
+
+
+def _over_batches(*condition: str) -> dict[str, tuple[str, ...]]:
+    """Return OpenFold3's and Protenix's arguments, where s has the shape `condition`."""
+    return {
+        "a": ("batch", "n", "query"), "z": ("batch", "n", "n", "pair_norm"), "mask": ("batch", "n"), "s": condition,
+    }  # fmt: skip
+
 
 KINDS = (
     Kind(
@@ -140,13 +181,23 @@ KINDS = (
     ),
     Kind(
         "attention with pair bias",
-        layouts=(
-            {"query": "proj_q", "key": "proj_k", "value": "proj_v", "gate": "proj_g", "pair_norm": "proj_z.0",
-             "edge": "proj_z.1", "output": "proj_o"},  # Boltz-2
-        ),
-        inputs={"s": ("batch", "n", "query"), "z": ("batch", "n", "n", "pair_norm"), "mask": ("batch", "n"),
-                "k_in": ("batch", "n", "key"), "multiplicity": ()},
-        compute=with_pair_bias, any_rank=True,
+        layouts=({**_BOLTZ_PAIR_BIAS, "norm": "norm_s"}, _BOLTZ_PAIR_BIAS),  # with the norm: Boltz-1's trunk
+        inputs=_over_samples("pair_norm"), compute=over_samples, any_rank=True, any_dtype=True,
+    ),
+    Kind(
+        "attention with pair bias",
+        layouts=(_BOLTZ_HEADS,),  # Boltz-2's diffusion: a layer outside makes z the bias of each head
+        inputs=_over_samples("num_heads"), compute=over_samples, any_rank=True, any_dtype=True,
+    ),
+    Kind(
+        "attention with pair bias",
+        layouts=(_OPENFOLD3_PAIR_BIAS, _ungated(_OPENFOLD3_PAIR_BIAS), _PROTENIX_PAIR_BIAS),
+        inputs=_over_batches(), compute=over_batches, any_rank=True, any_dtype=True,
+    ),
+    Kind(
+        "conditioned attention with pair bias",
+        layouts=(_OPENFOLD3_CONDITIONED, _ungated(_OPENFOLD3_CONDITIONED), _PROTENIX_CONDITIONED),
+        inputs=_over_batches("batch", "n", "condition norm"), compute=conditioned, any_rank=True, any_dtype=True,
     ),
     Kind(
         "outer product mean",
@@ -177,18 +228,23 @@ KINDS = (
 )  # fmt: skip
 
 
-def example(kind: Kind, widths: dict[str, int], generator: torch.Generator) -> dict[str, Any]:
-    """Return random inputs of a kind; `widths` has the number of columns of each role's weight.
+def example(kind: Kind, widths: dict[str, int], names: list[str], generator: torch.Generator) -> dict[str, Any]:
+    """Return random inputs of a kind for a module whose arguments have these names; `widths` has the named sizes.
 
-    Masks have padding, so a row may have nothing to attend to.
+    Masks have padding, so a row may have nothing to attend to. Two samples share their pairs where a module can.
     """
-    sizes = {"batch": 2, "n": 5, "sequences": 3, **widths}
+    multiplicity = 2 if "multiplicity" in names else 1
+    sizes = {**widths, "batch": 2, "samples": 2 * multiplicity, "n": 5, "sequences": 3}
     made: dict[str, Any] = {}
-    for name, shape in kind.inputs.items():
-        if not shape:
+    for place, (name, shape) in enumerate(kind.inputs.items()):
+        if place and name not in names:
             continue
         lengths = [sizes[one] for one in shape]
-        if name == "mask":
+        if name == "multiplicity":
+            made[name] = multiplicity
+        elif not shape:
+            made[name] = None
+        elif name == "mask":
             exists = torch.ones(lengths)
             exists[0, ..., -2:] = 0
             if lengths[1:2] == lengths[2:3]:

@@ -27,7 +27,8 @@ HARMLESS = frozenset({
     "chunk_size", "ckpt_chunk_size", "inplace_safe", "_add_with_inplace", "_inplace_chunk_size", "_mask_trans",
     "use_kernels", "use_cuequiv_mul", "use_cuequiv_attn", "use_cueq_triangle_kernels", "use_deepspeed_evo_attention",
     "use_memory_efficient_kernel", "use_lma", "use_flash", "flash_mask", "triangle_multiplicative",
-    "triangle_attention", "_chunk_logits", "_checkpoint_chunks",
+    "triangle_attention", "use_triton_triangle_kernels", "use_high_precision_attention", "_chunk_logits",
+    "_checkpoint_chunks",
 })  # fmt: skip
 """Arguments that choose how a module computes, not what."""
 
@@ -64,9 +65,12 @@ def recognised(module: nn.Module) -> Recognised | str | None:
 
 
 def _has_structure(module: nn.Module, paths: Paths) -> bool:
-    """Return whether a module has these layers, linear or norms, and no other parameters."""
+    """Return whether a module has these layers, linear or norms, and no other parameters. A norm may have none."""
+    inside = dict(module.named_modules())
+    if not inside.keys() >= set(paths.values()):
+        return False
     names = {name.rpartition(".")[0] for name, _ in module.named_parameters()}
-    if names != set(paths.values()):
+    if names != {path for path in paths.values() if any(True for _ in inside[path].parameters())}:
         return False
     return all(parameter.ndim in (1, 2) for parameter in module.parameters())
 
@@ -88,16 +92,21 @@ def _tried(module: nn.Module, kind: Kind, paths: Paths) -> Recognised | str:
     except Exception as error:  # a module of another project may raise anything
         return f"it cannot be copied: {error}"
     layers = Layers.of(plain, paths, torch.float32)
-    widths = {role: layers.weight(role).shape[-1] for role in paths}
+    widths = {name: one for name, one in vars(module).items() if isinstance(one, int)}
+    weights = {role: layers.optional_weight(role) for role in paths}
+    widths |= {role: weight.shape[-1] for role, weight in weights.items() if weight is not None}
     names = list(inspect.signature(type(module).forward).parameters)[1:]  # without self
     first, *others = kind.inputs
-    padded = {name: one for name, one in example(kind, widths, generator).items() if name in (first, *names)}
+    try:
+        padded = example(kind, widths, names, generator)
+    except KeyError as missing:
+        return f"it has no attribute {missing}"
     full = {name: torch.ones_like(one) if name == "mask" else one for name, one in padded.items()}
 
-    def theirs(inputs: dict[str, Tensor]) -> Any:
+    def theirs(inputs: dict[str, Any]) -> Any:
         return plain(inputs[first], **{name: inputs[name] for name in others if name in inputs})
 
-    def ours(inputs: dict[str, Tensor], variant: str) -> Tensor:
+    def ours(inputs: dict[str, Any], variant: str) -> Tensor:
         given = [inputs.get(name) for name in kind.inputs]
         return kind.compute(layers, variant, *without_trailing_nones(given))
 
@@ -136,14 +145,15 @@ def _with_random_parameters(module: nn.Module, generator: torch.Generator) -> nn
 
 
 def _with_gradients(
-    plain: nn.Module, function: Callable[[dict[str, Tensor]], Any], inputs: dict[str, Tensor]
+    plain: nn.Module, function: Callable[[dict[str, Any]], Any], inputs: dict[str, Any]
 ) -> list[Tensor]:
     """Return a function's result, and the gradients of its inputs and of the module's parameters."""
-    leaves = {name: one if name == "mask" else one.detach().requires_grad_() for name, one in inputs.items()}
+    moving = {name: one for name, one in inputs.items() if isinstance(one, Tensor) and name != "mask"}
+    leaves = {**inputs, **{name: one.detach().requires_grad_() for name, one in moving.items()}}
     result = function(leaves)
     if not isinstance(result, Tensor):
         raise TypeError(f"it returns a {type(result).__name__}")
-    seen = [*plain.parameters(), *(one for one in leaves.values() if one.requires_grad)]
+    seen = [*plain.parameters(), *(leaves[name] for name in moving)]
     cotangent = torch.arange(result.numel()).mul(1.3).sin().view(result.shape)
     gradients = torch.autograd.grad(result, seen, cotangent, allow_unused=True, materialize_grads=True)
     return [result.detach(), *gradients]
