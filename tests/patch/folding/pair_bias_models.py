@@ -31,9 +31,10 @@ class Boltz1PairBias(BoltzPairBias):
         k_in = s
         if to_keys is not None:
             k_in, mask = to_keys(s), to_keys(mask[..., None])[..., 0]
-        if model_cache is not None:
-            model_cache["z"] = z
-        return super().forward(s, z, mask, k_in, multiplicity)
+        cache = {} if model_cache is None else model_cache
+        if "z" not in cache:
+            cache["z"] = self.proj_z(z)
+        return self.attended(s, cache["z"], mask, k_in, multiplicity)
 
 
 class BoltzHeads(BoltzPairBias):

@@ -152,11 +152,14 @@ class BoltzPairBias(nn.Module):
         self.proj_z = nn.Sequential(nn.LayerNorm(CHANNELS), linear(CHANNELS, HEADS), Rearranged())
 
     def forward(self, s: Tensor, z: Tensor, mask: Tensor, k_in: Tensor, multiplicity: int = 1) -> Tensor:
+        return self.attended(s, self.proj_z(z), mask, k_in, multiplicity)
+
+    def attended(self, s: Tensor, bias: Tensor, mask: Tensor, k_in: Tensor, multiplicity: int) -> Tensor:
         q, k, v = (
             layer(one).unflatten(-1, (HEADS, -1)).transpose(1, 2)
             for layer, one in ((self.proj_q, s), (self.proj_k, k_in), (self.proj_v, k_in))
         )
-        bias = self.proj_z(z).repeat_interleave(multiplicity, 0)
+        bias = bias.repeat_interleave(multiplicity, 0)
         with torch.autocast(s.device.type, enabled=False):
             exact = torch.promote_types(q.dtype, torch.float32)
             scores = q.to(exact) @ k.to(exact).mT * q.shape[-1] ** -0.5 + bias

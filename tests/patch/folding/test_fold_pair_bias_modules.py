@@ -209,13 +209,35 @@ def test_arguments_that_ask_for_more_run_the_original() -> None:
     fold(boltz)
     moved = boltz(**inputs, to_keys=lambda one: one.roll(1, 1))
     torch.testing.assert_close(moved, type(boltz).forward(boltz, **inputs, to_keys=lambda one: one.roll(1, 1)))
-    cache: dict[str, Tensor] = {}
-    boltz(**inputs, model_cache=cache)
-    assert cache
     protenix, inputs = case("protenix diffusion")
     fold(protenix)
     normed = protenix(**inputs, enable_efficient_fusion=True)
     torch.testing.assert_close(normed, type(protenix).forward(protenix, **inputs, enable_efficient_fusion=True))
+
+
+@pytest.mark.parametrize("name", ["boltz-1", "boltz-1 diffusion"])
+def test_bias_is_kept_between_steps_of_diffusion(name: str) -> None:
+    module, inputs = case(name)
+    twin = fold(copy.deepcopy(module))
+    assert report(twin).replaced == {PLAIN: 1}
+    caches: list[dict[str, Tensor]] = [{}, {}]
+    for step in range(2):
+        given = {**inputs, "s": inputs["s"] + step, "z": inputs["z"] * (1 - 2 * step)}
+        ours, plain = (one(**given, model_cache=cache) for one, cache in zip((twin, module), caches, strict=True))
+        torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
+    assert caches[0].keys() == caches[1].keys() == {"z"}
+
+
+class Recent(models.Boltz1PairBias):
+    """Keeps pairs, not their bias."""
+
+    def forward(  # type: ignore[override]  # as published
+        self, s: Tensor, z: Tensor, mask: Tensor, multiplicity: int = 1, to_keys: Any = None,
+        model_cache: dict[str, Tensor] | None = None,
+    ) -> Tensor:  # fmt: skip
+        if model_cache is not None:
+            z = model_cache.setdefault("z", z)
+        return super().forward(s, z, mask, multiplicity, to_keys)
 
 
 class InTurn(BoltzPairBias):
@@ -244,6 +266,7 @@ class WithoutNumber(models.BoltzHeads):
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
+        (Recent, "its model_cache keeps something else than the published module's"),
         (InTurn, "it computes something else than the published algorithm"),
         (Halved, "it computes something else than the published algorithm"),
         (Strict, "its forward does not take a, z, mask, s"),

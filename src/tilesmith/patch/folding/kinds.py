@@ -32,6 +32,7 @@ class Kind:
     - `inputs`: the arguments, the first whatever its name, with a shape each, in named sizes. A role stands for the
       columns of its layer, any other name for a number of the module. An argument without a shape has no tensor.
     - `compute(layers, variant, *inputs)`: the update. Modules of one structure may differ in a variant.
+    - `cache`: the argument, a dictionary, that keeps what z becomes between calls; then z is no longer read.
     - `any_rank`: `compute` takes the arguments in any shape; else it takes one batch dimension.
     - `any_dtype`: `compute` takes the arguments in any dtype; else under autocast in autocast's.
     - `adds_in_place`: the arguments `inplace_safe` and `_add_with_inplace` together ask for input plus update.
@@ -43,6 +44,7 @@ class Kind:
     compute: Callable[..., Tensor]
     variants: tuple[str, ...] = ("",)
     adds_in_place: bool = False
+    cache: str = ""
     any_rank: bool = False
     any_dtype: bool = False
 
@@ -182,7 +184,8 @@ KINDS = (
     Kind(
         "attention with pair bias",
         layouts=({**_BOLTZ_PAIR_BIAS, "norm": "norm_s"}, _BOLTZ_PAIR_BIAS),  # with the norm: Boltz-1's trunk
-        inputs=_over_samples("pair_norm"), compute=over_samples, any_rank=True, any_dtype=True,
+        inputs={**_over_samples("pair_norm"), "model_cache": ()}, compute=over_samples, cache="model_cache",
+        any_rank=True, any_dtype=True,
     ),
     Kind(
         "attention with pair bias",

@@ -14,14 +14,21 @@ from tilesmith.patch.folding.grid_attention import Layers
 
 def over_samples(
     layers: Layers, variant: str, s: Tensor, z: Tensor, mask: Tensor | None = None, k_in: Tensor | None = None,
-    multiplicity: int = 1,
+    multiplicity: int = 1, model_cache: dict[str, Tensor] | None = None,
 ) -> Tensor:  # fmt: skip
     """Boltz's attention: s is [batch · multiplicity, n, channels], and neighbours in s share their pairs.
 
-    Boltz-2 gives keys and values an input of their own, `k_in`.
+    Boltz-2 gives keys and values an input of their own, `k_in`, and in diffusion the bias of each head as z. Boltz-1
+    keeps that bias between the steps of diffusion in `model_cache`.
     """
     normal = layers.normed("norm", s) if "norm" in layers.layers else s
-    return _attended(layers, normal, normal if k_in is None else k_in, z, mask)
+    bias = None if model_cache is None else model_cache.get("z")
+    if bias is None and "edge" not in layers.layers:
+        bias = z.permute(0, 3, 1, 2).contiguous()  # heads and samples each read its rows
+    update, bias = _attended(layers, normal, normal if k_in is None else k_in, z, mask, bias)
+    if model_cache is not None:
+        model_cache["z"] = bias
+    return update
 
 
 def over_batches(layers: Layers, variant: str, a: Tensor, z: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -52,7 +59,8 @@ def _attended_over_batches(layers: Layers, normal: Tensor, z: Tensor, mask: Tens
     flat = normal.reshape(math.prod(lead), *normal.shape[-2:])
     if mask is not None:
         mask = mask.expand(*lead, mask.shape[-1]).reshape(math.prod(lead), mask.shape[-1])
-    return _attended(layers, flat, flat, _with_one_batch(z, lead), mask).reshape(normal.shape)
+    update, _ = _attended(layers, flat, flat, _with_one_batch(z, lead), mask)
+    return update.reshape(normal.shape)
 
 
 def _with_one_batch(z: Tensor, lead: tuple[int, ...]) -> Tensor:
@@ -64,19 +72,20 @@ def _with_one_batch(z: Tensor, lead: tuple[int, ...]) -> Tensor:
     return z.expand(*batch, *rest, *z.shape[-3:]).reshape(math.prod(batch), *z.shape[-3:])
 
 
-def _attended(layers: Layers, x: Tensor, k_in: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the update of x, [batch, n, channels]; z are pairs, or without a layer for pairs the bias of each head."""
-    is_bias = "edge" not in layers.layers
+def _attended(
+    layers: Layers, x: Tensor, k_in: Tensor, z: Tensor, mask: Tensor | None, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Return the update of x, [batch, n, channels], and the bias of each head: the given one, or that of pairs z."""
     x, k_in = x.to(layers.dtype), k_in.to(layers.dtype)
-    # Heads and samples each read the rows of a bias: a copy has them whole.
-    pairs = z.permute(0, 3, 1, 2).contiguous() if is_bias else z.to(layers.dtype)
-    heads = z.shape[-1] if is_bias else layers.weight("edge").shape[0]
+    heads = layers.weight("edge").shape[0] if bias is None else bias.shape[1]
     q = layers.linear("query", x)
     k, v = layers.joined(k_in, "key", "value")
     q, k, v = (torch.unflatten(one, -1, (heads, -1)).transpose(1, 2) for one in (q, k, v))
-    update, _ = attention_pair_bias(
-        x, q, k, v, pairs, mask, heads, layers.optional_weight("edge"), layers.optional_weight("gate"),
-        layers.weight("output"), layers.optional_weight("pair_norm"), layers.bias("pair_norm"), layers.bias("edge"),
-        layers.bias("gate"), layers.bias("output"), eps=layers.eps("pair_norm"), is_cached_z_proj=is_bias,
+    update, made = attention_pair_bias(
+        x, q, k, v, z.to(layers.dtype) if bias is None else bias, mask, heads, layers.optional_weight("edge"),
+        layers.optional_weight("gate"), layers.weight("output"), layers.optional_weight("pair_norm"),
+        layers.bias("pair_norm"), layers.bias("edge"), layers.bias("gate"), layers.bias("output"),
+        eps=layers.eps("pair_norm"), return_z_proj=True, is_cached_z_proj=bias is not None,
     )  # fmt: skip
-    return update
+    assert made is not None
+    return update, made

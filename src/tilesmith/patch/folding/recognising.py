@@ -92,13 +92,10 @@ def _tried(module: nn.Module, kind: Kind, paths: Paths) -> Recognised | str:
     except Exception as error:  # a module of another project may raise anything
         return f"it cannot be copied: {error}"
     layers = Layers.of(plain, paths, torch.float32)
-    widths = {name: one for name, one in vars(module).items() if isinstance(one, int)}
-    weights = {role: layers.optional_weight(role) for role in paths}
-    widths |= {role: weight.shape[-1] for role, weight in weights.items() if weight is not None}
     names = list(inspect.signature(type(module).forward).parameters)[1:]  # without self
     first, *others = kind.inputs
     try:
-        padded = example(kind, widths, names, generator)
+        padded = example(kind, _widths(module, layers), names, generator)
     except KeyError as missing:
         return f"it has no attribute {missing}"
     full = {name: torch.ones_like(one) if name == "mask" else one for name, one in padded.items()}
@@ -127,8 +124,17 @@ def _tried(module: nn.Module, kind: Kind, paths: Paths) -> Recognised | str:
             return f"the operators do not take its shapes: {error}"
         if not all(map(_are_close, in_training, wanted_in_training)):
             return "in training it computes something else than the published algorithm"
+        if kind.cache in names and not _share_cache(kind.cache, theirs, partial(ours, variant=variant), padded):
+            return f"its {kind.cache} keeps something else than the published module's"
         return Recognised(kind, paths, variant, list(map(type, inside)))
     return "it computes something else than the published algorithm"
+
+
+def _widths(module: nn.Module, layers: Layers) -> dict[str, int]:
+    """Return a module's own numbers, such as that of its heads, and the columns of the weight for each role."""
+    numbers = {name: one for name, one in vars(module).items() if isinstance(one, int)}
+    weights = {role: layers.optional_weight(role) for role in layers.layers}
+    return numbers | {role: weight.shape[-1] for role, weight in weights.items() if weight is not None}
 
 
 def _with_random_parameters(module: nn.Module, generator: torch.Generator) -> nn.Module:
@@ -157,6 +163,21 @@ def _with_gradients(
     cotangent = torch.arange(result.numel()).mul(1.3).sin().view(result.shape)
     gradients = torch.autograd.grad(result, seen, cotangent, allow_unused=True, materialize_grads=True)
     return [result.detach(), *gradients]
+
+
+def _share_cache(name: str, theirs: Callable[..., Any], ours: Callable[..., Any], inputs: dict[str, Any]) -> bool:
+    """Return whether each of two functions reads what the other left in a cache, and no longer z."""
+    wanted = theirs(inputs)
+    for write, read in ((theirs, ours), (ours, theirs)):
+        cache: dict[str, Any] = {}
+        try:
+            write({**inputs, name: cache})
+            again = read({**inputs, "z": -inputs["z"], name: cache})
+        except Exception:  # code of any kind
+            return False
+        if not _are_close(again, wanted):
+            return False
+    return True
 
 
 def without_trailing_nones(given: list[Any]) -> list[Any]:
