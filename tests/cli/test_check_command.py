@@ -527,6 +527,28 @@ class TestCompiler:
         assert result.exit_code == 1
         assert "double_kernel is compiled wrongly for cuda:90" in result.output
 
+    def test_kernel_is_wrong_whose_inline_assembly_ptxas_refuses(self, tmp_path: Path) -> None:
+        """The interpreter reads the instruction and the type, not the modifiers between them."""
+        right = 'tl.inline_asm_elementwise("add.rn.f32 $0, $1, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)'
+        path = written(tmp_path, TUNED.replace("x * 2", right))
+        assert checked(path, "--layout", "contiguous").exit_code == 0
+        path = written(tmp_path, TUNED.replace("x * 2", right.replace("rn", "rnn")))
+        result = checked(path, "--layout", "contiguous")
+        assert result.exit_code == 1
+        place = f"{path}:{line_of(path, 'add.rnn')}"
+        assert f"double_kernel does not compile for cuda:90 ({place}): Unknown modifier '.rnn'" in result.output
+
+    def test_instruction_that_the_target_lacks_is_a_note(self, tmp_path: Path) -> None:
+        newer = (
+            'tl.inline_asm_elementwise("tcgen05.fence::before_thread_sync; mov.f32 $0, $1;", "=f,f", [x], tl.float32'
+        )
+        result = checked(
+            written(tmp_path, TUNED.replace("x * 2", f"{newer}, is_pure=True, pack=1) * 2")), "--layout", "contiguous"
+        )
+        assert "double_kernel was not compiled for cuda:90: " in result.output
+        assert "not supported on .target" in result.output
+        assert "does not compile" not in result.output
+
     def test_dtype_that_the_target_lacks_is_a_note(self, tmp_path: Path) -> None:
         text = TUNED.replace("x * 2", "x.to(tl.float8e4b8).to(tl.float32) * 0 + x * 2")
         result = checked(written(tmp_path, text), "--layout", "contiguous")

@@ -5,7 +5,9 @@
 import inspect
 import re
 import subprocess
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +20,16 @@ from triton.experimental.gluon import language as gl
 from triton.runtime.interpreter import InterpretedFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from tilesmith.toolchain.compiler import DEFAULT_TARGETS, Binary, CompileError, Target, compile_kernel, nvidia
+from tilesmith.toolchain.compiler import (
+    DEFAULT_TARGETS,
+    Binary,
+    CompileError,
+    Target,
+    compile_kernel,
+    nvidia,
+    require_compilable,
+    translate_kernel,
+)
 
 HOPPER, CDNA3 = DEFAULT_TARGETS
 BOTH_VENDORS = pytest.mark.parametrize("target", DEFAULT_TARGETS, ids=str)
@@ -117,6 +128,27 @@ def nonsense_instruction_kernel(x_ptr, BLOCK_SIZE: tl.constexpr):
     x = tl.load(x_ptr + tl.arange(0, BLOCK_SIZE))
     y = tl.inline_asm_elementwise("nonsense.b32 $0, $1;", "=r,r", [x], tl.float32, is_pure=True, pack=1)
     tl.store(x_ptr + tl.arange(0, BLOCK_SIZE), y)
+
+
+@triton.jit
+def misspelt_modifier_kernel(x_ptr, BLOCK_SIZE: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, BLOCK_SIZE))
+    x = tl.inline_asm_elementwise("add.rn.f32 $0, $1, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
+    x = helper_with_misspelt_modifier(x)
+    tl.store(x_ptr + tl.arange(0, BLOCK_SIZE), x)
+
+
+@triton.jit
+def helper_with_misspelt_modifier(x):
+    return tl.inline_asm_elementwise("mul.rnn.f32 $0, $1, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
+
+
+@triton.jit
+def two_constraints_kernel(x_ptr, BLOCK_SIZE: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, BLOCK_SIZE))
+    x = tl.inline_asm_elementwise("; register", "=r,r", [x], tl.float32, is_pure=True, pack=1)
+    x = tl.inline_asm_elementwise("; unknown", "=Q,Q", [x], tl.float32, is_pure=True, pack=1)
+    tl.store(x_ptr + tl.arange(0, BLOCK_SIZE), x)
 
 
 def compile_row(target: Target, block_size: int = 1024, columns: int = 1024, **changes: object) -> Binary:
@@ -377,8 +409,33 @@ def test_compile_error_of_the_assembler_gives_its_reason(
 ) -> None:
     with pytest.raises(CompileError, match=reason) as caught:
         compile_kernel(nonsense_instruction_kernel, target, {"x_ptr": torch.empty(64), "BLOCK_SIZE": 64})
+    assert caught.value.line == line_of(nonsense_instruction_kernel, "nonsense.b32")
     assert "Repro command" not in str(caught.value)
     assert capsys.readouterr().out == ""
+
+
+def test_compile_error_of_ptxas_names_the_line_in_the_helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(CompileError, match=r"Unknown modifier '\.rnn'") as caught:
+        compile_kernel(misspelt_modifier_kernel, HOPPER, {"x_ptr": torch.empty(64), "BLOCK_SIZE": 64})
+    assert caught.value.line == line_of(helper_with_misspelt_modifier, "mul.rnn")
+    assert list(tmp_path.iterdir()) == []  # Triton leaves the PTX there
+
+
+@BOTH_VENDORS
+def test_constraint_that_the_target_lacks_is_a_compile_error(target: Target) -> None:
+    """LLVM prints an error, and Triton goes on without the instruction."""
+    for _ in range(2):  # the second time from Triton's cache
+        with pytest.raises(CompileError, match="constraint 'Q'") as caught:
+            compile_kernel(two_constraints_kernel, target, {"x_ptr": torch.empty(64), "BLOCK_SIZE": 64})
+        assert caught.value.line == line_of(two_constraints_kernel, "unknown")
+
+
+def test_front_end_does_not_read_inline_assembly_and_the_assembler_does() -> None:
+    arguments = {"x_ptr": torch.empty(64), "BLOCK_SIZE": 64}
+    assert "mul.rnn.f32" in translate_kernel(misspelt_modifier_kernel, HOPPER, arguments, set())
+    with pytest.raises(CompileError, match="Unknown modifier"):
+        require_compilable(misspelt_modifier_kernel, HOPPER, arguments, set())
 
 
 def test_option_unknown_to_the_target_is_a_compile_error() -> None:

@@ -30,7 +30,7 @@ from tilesmith.toolchain.compiler import (
     CompileError,
     MiscompileError,
     accepted_options,
-    translate_kernel,
+    require_compilable,
 )
 from tilesmith.toolchain.compiler.errors import first_reason
 from tilesmith.toolchain.configurations import Configurations
@@ -38,7 +38,9 @@ from tilesmith.toolchain.interpreter import KernelError, Launched, Observer, Und
 
 TARGET = DEFAULT_TARGETS[0]
 # A dtype or an instruction that this target lacks, a full disk.
-_NOT_THE_KERNEL = re.compile(r"this architecture|this target|no fault of the kernel|compute capability", re.IGNORECASE)
+_NOT_THE_KERNEL = re.compile(
+    r"this architecture|this target|no fault of the kernel|compute capability|\.target|PTX ISA", re.IGNORECASE
+)
 
 
 class Launches:
@@ -202,7 +204,7 @@ class _Translation:
         self._seen.add(signature)
         try:
             options = accepted_options(TARGET, {"enable_fp_fusion": True, **launched.options})
-            translate_kernel(kernel, TARGET, launched.arguments, self._known, **options)
+            require_compilable(kernel, TARGET, launched.arguments, self._known, **options)
         except CompileError as error:
             reason = first_reason(error.message) or error.message
             if launched.tuner is not None and type(error.__cause__).__name__ == "CompileTimeAssertionFailure":

@@ -4,6 +4,7 @@ Files, in reading order:
 
 - `targets.py`: names of GPU architectures, such as `cuda:90`.
 - `compile.py`: compiling a kernel as a launch would.
+- `inline_assembly.py`: errors in inline assembly, which only the assembler reads.
 - `errors.py`: compiler errors in one text that a user can act on.
 - `lost_assignments.py`: assignments in loops that Triton's front end loses.
 - `binary.py`: a compiled kernel and the facts of its binary.
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         compile_kernel,
         jit_function,
         prepare,
+        require_compilable,
         translate_kernel,
     )
     from tilesmith.toolchain.compiler.errors import CompileError, MiscompileError
@@ -49,6 +51,7 @@ __all__ = [
     "jit_function",
     "may_lose_assignments",
     "prepare",
+    "require_compilable",
     "translate_kernel",
 ]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import io
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,8 +26,16 @@ from triton.runtime.jit import JITFunction, create_function_from_signature
 from tilesmith.toolchain.cache_folder import require_writable_cache
 from tilesmith.toolchain.compiler.binary import Binary, read_binary
 from tilesmith.toolchain.compiler.errors import MiscompileError, captured_stderr, explain, machine_failure
+from tilesmith.toolchain.compiler.inline_assembly import (
+    compiled_anew,
+    has_inline_assembly,
+    left_out,
+    ptxas_reasons,
+)
 from tilesmith.toolchain.compiler.lost_assignments import watched_assignments
 from tilesmith.toolchain.compiler.targets import Target
+
+_LAUNCH: dict[str, object] = {"num_warps": 4, "debug": False}
 
 
 def compile_kernel(
@@ -103,21 +111,33 @@ def _check_names(function: Any, arguments: Mapping[str, object]) -> None:
         raise ValueError(f"arguments: {function.__name__} also needs {', '.join(missing)}")
 
 
-def translate_kernel(
+def require_compilable(
     kernel: Any, target: Target, arguments: Mapping[str, object], known: set[str], **options: object
 ) -> None:
-    """Run the compiler's front end alone, which finds errors of types and shapes.
+    """Find errors of a kernel without compiling it to the end, unless it has inline assembly.
+
+    Only the assembler reads inline assembly. Arguments and errors are those of `translate_kernel`.
+    """
+    if has_inline_assembly(translate_kernel(kernel, target, arguments, known, **options)):
+        _compile_or_explain(jit_function(kernel), target, {**_LAUNCH, **options, **arguments})
+
+
+def translate_kernel(
+    kernel: Any, target: Target, arguments: Mapping[str, object], known: set[str], **options: object
+) -> str:
+    """Run the compiler's front end alone, which finds errors of types and shapes, and return its text.
 
     Raises CompileError; MiscompileError where the front end loses an assignment. `known` holds the specialisations that
-    were translated before, and gets this one.
+    were translated before, whose text is empty, and gets this one.
     """
     function = jit_function(kernel)
     _check_names(function, arguments)
-    launch = {"num_warps": 4, "debug": False, **options, **arguments}
     with watched_assignments() as lost:
-        _compile_or_explain(function, target, launch, partial(_translate, known=known))
+        translating = partial(_translate, known=known)
+        ir_text: str = _compile_or_explain(function, target, {**_LAUNCH, **options, **arguments}, translating)
     for one in lost:
         raise MiscompileError(target, function.__name__, f"{one}. {one.advice}", one.file, one.line)
+    return ir_text
 
 
 def _compile_or_explain(
@@ -130,29 +150,27 @@ def _compile_or_explain(
         with redirect_stdout(printed):
             compiled = compiling(function, target, launch)
     except CompilationError as error:
-        raise explain(error, target, function, diagnostics="") from error
+        raise explain(error, target, function) from error
     except OSError as error:
         raise machine_failure(error, target, function) from error
     except Exception as error:
-        diagnostics = _native_diagnostics(partial(compiling, function, target, launch))
-        raise explain(error, target, function, diagnostics) from error
+        again = partial(compiling, function, target, launch)
+        diagnostics = "" if ptxas_reasons(str(error)) else _native_diagnostics(again)
+        raise explain(error, target, function, diagnostics, _ir_text(function, target, launch)) from error
     print(printed.getvalue(), end="")
     return compiled
 
 
 def _native_diagnostics(compiling: Callable[[], Any]) -> str:
-    """Compile again, and return what the native compiler writes to stderr.
+    """Compile again, and return what the native compiler writes to stderr, also where it fails.
 
     The first compilation does not capture stderr: where the compiler aborts the process, its message must be visible.
     """
     with captured_stderr() as log:
-        try:
-            with redirect_stdout(io.StringIO()):
-                compiling()
-        except Exception:
-            log.seek(0)
-            return log.read().decode(errors="replace")
-    return ""
+        with suppress(Exception), redirect_stdout(io.StringIO()):
+            compiling()
+        log.seek(0)
+        return log.read().decode(errors="replace")
 
 
 def accepted_options(target: Target, options: Mapping[str, object]) -> dict[str, object]:
@@ -165,19 +183,33 @@ def accepted_options(target: Target, options: Mapping[str, object]) -> dict[str,
 def _compile(function: Any, target: Target, launch: Mapping[str, object]) -> Any:
     require_writable_cache()
     source, backend, options = _source(function, target, launch)
-    return compile(source, target=backend.target, options=options.__dict__)
+    compiling = partial(compile, source, target=backend.target, options=options.__dict__)
+    compiled = compiling()
+    errors = left_out(compiled.asm, partial(_native_diagnostics, partial(compiled_anew, compiling)))
+    if errors:
+        raise RuntimeError("\n".join(errors))
+    return compiled
 
 
-def _translate(function: Any, target: Target, launch: Mapping[str, object], known: set[str]) -> None:
+def _ir_text(function: Any, target: Target, launch: Mapping[str, object]) -> str:
+    """Return the text of the front end; empty where the front end fails."""
+    try:
+        return _translate(function, target, launch, set())
+    except Exception:
+        return ""
+
+
+def _translate(function: Any, target: Target, launch: Mapping[str, object], known: set[str]) -> str:
+    """Return the text of the front end; empty for a specialisation that is `known`."""
     source, backend, options = _source(function, target, launch)
     if source.hash() in known:
-        return
+        return ""
     known.add(source.hash())
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
     generators = backend.get_codegen_implementation(options)
-    source.make_ir(backend.target, options, generators, backend.get_module_map(), context)
+    return str(source.make_ir(backend.target, options, generators, backend.get_module_map(), context))
 
 
 def _source(function: Any, target: Target, launch: Mapping[str, object]) -> tuple[Any, Any, Any]:

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from triton.compiler.errors import CompilationError
 
+from tilesmith.toolchain.compiler.inline_assembly import ptxas_reasons, rejected_place
 from tilesmith.toolchain.compiler.targets import Target
 
 _LONGEST_DIAGNOSTIC = 300
@@ -38,18 +39,23 @@ class MiscompileError(CompileError):
     fault = "is compiled wrongly for"
 
 
-def explain(error: Exception, target: Target, function: Any, diagnostics: str) -> CompileError:
-    """Return Triton's error and the diagnostics of its native compiler as a CompileError."""
+def explain(error: Exception, target: Target, function: Any, diagnostics: str = "", ir_text: str = "") -> CompileError:
+    """Return Triton's error and the diagnostics of its native compiler as a CompileError.
+
+    `ir_text` is the text of the front end, where the error is of a later stage.
+    """
     line = first_line(function) + error.node.lineno - 1 if isinstance(error, CompilationError) else None
     # Each call of a device function wraps the error once; only the innermost names the reason.
     while isinstance(error.__cause__, CompilationError):
         error = error.__cause__
     message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-    message = re.sub(r"\s*Repro command:.*", "", message).rstrip()
+    place = rejected_place(f"{message}\n{diagnostics}", ir_text) if ir_text else None
     reasons = [text.strip()[:_LONGEST_DIAGNOSTIC] for text in diagnostics.splitlines() if "error:" in text]
-    message = "\n".join([message or type(error).__name__, *reasons])
+    message = "\n".join(ptxas_reasons(message)) or re.sub(r"\s*Repro command:.*", "", message).rstrip()
+    message = "\n".join(dict.fromkeys([message or type(error).__name__, *reasons]))
     file = function.fn.__code__.co_filename
-    return CompileError(target, function.__name__, message, file, line or _diagnosed_line(diagnostics, file))
+    line = line or _diagnosed_line(diagnostics, file)
+    return CompileError(target, function.__name__, message, *(place if place and line is None else (file, line)))
 
 
 def _diagnosed_line(diagnostics: str, file: str) -> int | None:

@@ -10,7 +10,7 @@ from tilesmith.lab.inspect.model import Kernel, TargetFacts
 from tilesmith.lab.inspect.options import InspectOptions
 from tilesmith.lab.inspect.session import Session
 from tilesmith.lab.judge.replaying.replay import Replay
-from tilesmith.toolchain.compiler import CompileError, Target, accepted_options, translate_kernel
+from tilesmith.toolchain.compiler import CompileError, Target, accepted_options, require_compilable
 
 SECONDS_TO_TRACE = 1.0
 MOST_FINDINGS = 6
@@ -38,7 +38,7 @@ def translation_error(
             launched = replay.launched(step)
             options = accepted_options(Target.parse(target), launched.options)
             try:
-                translate_kernel(launched.kernel, Target.parse(target), launched.arguments, known, **options)
+                require_compilable(launched.kernel, Target.parse(target), launched.arguments, known, **options)
             except CompileError as error:
                 return {"name": launched.kernel.__name__, "error": str(error), "line": error.line}
     return None
