@@ -549,6 +549,22 @@ class TestCompiler:
         assert "not supported on .target" in result.output
         assert "does not compile" not in result.output
 
+    def test_kernel_that_makes_descriptors_needs_an_allocator(self, tmp_path: Path) -> None:
+        described = "tl.make_tensor_descriptor(x_ptr, [n], [1], [BLOCK]).load([tl.program_id(0) * BLOCK])"
+        text = TUNED.replace("tl.load(x_ptr + offsets, mask=mask)", described)
+        path = written(tmp_path, text)
+        result = checked(path, "--layout", "contiguous")
+        assert result.exit_code == 1
+        place = f"{path}:{line_of(path, 'def double_kernel')}"
+        assert f"double_kernel does not launch on cuda:90 ({place}): no allocator was set. " in result.output
+        given = "triton.set_allocator(lambda size, alignment, stream: None)\n\n\n"
+        assert (
+            checked(
+                written(tmp_path, text.replace("def double(", f"{given}def double(")), "--layout", "contiguous"
+            ).exit_code
+            == 0
+        )
+
     def test_dtype_that_the_target_lacks_is_a_note(self, tmp_path: Path) -> None:
         text = TUNED.replace("x * 2", "x.to(tl.float8e4b8).to(tl.float32) * 0 + x * 2")
         result = checked(written(tmp_path, text), "--layout", "contiguous")

@@ -101,6 +101,6 @@ def test_without_descriptors_nothing_is_unwrapped() -> None:
 
 def test_scratch_memory_is_there_for_the_launch_only() -> None:
     before = _allocation._allocator.get()
-    with launcher._scratch_memory():
+    with launcher.scratch_memory():
         assert _allocation._allocator.get() is launcher._allocate
     assert _allocation._allocator.get() is before

@@ -30,11 +30,13 @@ from tilesmith.toolchain.compiler import (
     CompileError,
     MiscompileError,
     accepted_options,
+    needs_scratch_memory,
     require_compilable,
 )
-from tilesmith.toolchain.compiler.errors import first_reason
+from tilesmith.toolchain.compiler.errors import first_line, first_reason
 from tilesmith.toolchain.configurations import Configurations
 from tilesmith.toolchain.interpreter import KernelError, Launched, Observer, Undefined, handing_over, interpret
+from tilesmith.toolchain.launcher import has_scratch_memory
 
 TARGET = DEFAULT_TARGETS[0]
 # A dtype or an instruction that this target lacks, a full disk.
@@ -204,7 +206,10 @@ class _Translation:
         self._seen.add(signature)
         try:
             options = accepted_options(TARGET, {"enable_fp_fusion": True, **launched.options})
-            require_compilable(kernel, TARGET, launched.arguments, self._known, **options)
+            ir_text = require_compilable(kernel, TARGET, launched.arguments, self._known, **options)
+            if needs_scratch_memory(ir_text, TARGET) and not has_scratch_memory():
+                place = f"{kernel.fn.__code__.co_filename}:{first_line(kernel)}"
+                self._fail(f"{kernel.__name__} does not launch on {TARGET} ({place}): no allocator was set")
         except CompileError as error:
             reason = first_reason(error.message) or error.message
             if launched.tuner is not None and type(error.__cause__).__name__ == "CompileTimeAssertionFailure":
@@ -213,12 +218,14 @@ class _Translation:
             if excused and not isinstance(error, MiscompileError):
                 self._note(kernel, reason)
                 return
-            message = f"{kernel.__name__} {error.fault} {TARGET} ({error.file}:{error.line}): {reason}"
-            if message not in self._seen:
-                self._seen.add(message)
-                self._errors.append(with_explanation(message))
+            self._fail(f"{kernel.__name__} {error.fault} {TARGET} ({error.file}:{error.line}): {reason}")
         except Exception as error:  # of Triton itself
             self._note(kernel, f"{type(error).__name__}: {error}")
+
+    def _fail(self, message: str) -> None:
+        if message not in self._seen:
+            self._seen.add(message)
+            self._errors.append(with_explanation(message))
 
     def _note(self, kernel: Any, reason: str) -> None:
         self.notes[f"{kernel.__name__} was not compiled for {TARGET}: {reason}"] = None

@@ -66,7 +66,7 @@ class Launch:
         if hook is None or not getattr(hook, "calls", True):  # a chain of hooks may be empty
             self._start(stream, addresses)
         else:  # a profiler has set a hook
-            with _scratch_memory():
+            with scratch_memory():
                 self.compiled[self.grid](*self._filled(addresses), stream=stream)
 
 
@@ -146,7 +146,7 @@ def _starter(
     if needs_scratch(metadata):
 
         def start_with_scratch(stream: int, addresses: Sequence[int]) -> None:
-            with _scratch_memory():
+            with scratch_memory():
                 run(*grid, stream, function, packed, None, None, None, *filled(addresses))
 
         return start_with_scratch
@@ -196,8 +196,13 @@ def _allocate(size: int, alignment: int, stream: int | None) -> Tensor:
     return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
+def has_scratch_memory() -> bool:
+    """Return whether kernels get scratch memory: the user has set an allocator."""
+    return not isinstance(_allocation._allocator.get(), _allocation.NullAllocator)
+
+
 @contextmanager
-def _scratch_memory() -> Iterator[None]:
+def scratch_memory() -> Iterator[None]:
     """Give kernels scratch memory inside the context, whatever allocator the user has set."""
     before = _allocation._allocator.set(_allocate)
     try:

@@ -14,6 +14,7 @@ BODIES = (
     ("truth-of-block", "@L\nif offsets < n:\n    x = x + 1\n@S"),
     ("truth-of-block", "@L\nwhile x > 0:\n    x = x - 1\n@S"),
     ("ternary-of-block", "@L\nx = x if x > 0 else 0.0\n@S"),
+    ("no-allocator", "x = tl.make_tensor_descriptor(x_ptr, [n], [1], [BLOCK]).load([0])\n@S"),
     ("arange-not-constant", "o = tl.arange(0, n)\nx = tl.load(x_ptr + o)\n@S"),
     ("arange-not-power", "o = tl.arange(0, 48)\ntl.store(out_ptr + o, 1.0)"),
     ("arange-order", "o = tl.arange(8, 0)\ntl.store(out_ptr + o, 1.0)"),

@@ -333,3 +333,11 @@ def add(x_ptr, y_ptr, z_ptr, n, BLOCK: tl.constexpr):
 @triton.jit
 def fill(y_ptr, BLOCK: tl.constexpr):
     tl.store(y_ptr + tl.arange(0, BLOCK), 1.0)
+
+
+@triton.jit
+def copy_with_descriptors(x_ptr, y_ptr, n_elements, BLOCK: tl.constexpr):
+    x = tl.make_tensor_descriptor(x_ptr, [n_elements], [1], [BLOCK])
+    y = tl.make_tensor_descriptor(y_ptr, [n_elements], [1], [BLOCK])
+    start = tl.program_id(0) * BLOCK
+    y.store([start], x.load([start]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import copy_context
 from itertools import islice
 from typing import Any
 
@@ -14,6 +15,7 @@ from reading import HOPPER, access, kinds, line_of, only
 from tilesmith.lab.inspect import inspect
 from tilesmith.lab.inspect.session import MOST_SIGNATURES
 from tilesmith.lab.inspect.tracing.effects import every_program
+from tilesmith.ops import attention_varlen
 
 
 def test_programs_of_the_largest_grid_come_one_by_one() -> None:
@@ -29,6 +31,22 @@ def test_grid_that_cuda_refuses_is_an_error(grid: tuple[int, int, int]) -> None:
     (finding,) = [one for one in found.findings if one.kind == "compile-error"]
     assert (finding.severity, finding.line, finding.target) == ("error", line_of(planted.fill, "def fill"), "cuda:90")
     assert f"65,536 programs on axis {axis}, CUDA allows 65,535" in finding.message
+
+
+def test_scratch_memory_without_an_allocator_is_an_error() -> None:
+    def program() -> None:
+        planted.copy_with_descriptors[(1,)](torch.ones(64), torch.empty(64), 64, BLOCK=64)
+
+    def with_allocator() -> None:
+        triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device="cuda"))
+        program()
+
+    finding = only(inspect(program, targets=(*HOPPER, "cuda:80")), "compile-error")
+    assert finding.severity == "error"
+    assert finding.line == line_of(planted.copy_with_descriptors, "def copy")
+    assert finding.message.startswith("does not launch on cuda:90: each program needs 256 bytes of scratch memory")
+    assert "triton.set_allocator(" in finding.advice
+    assert "compile-error" not in kinds(copy_context().run(inspect, with_allocator, targets=HOPPER))
 
 
 def test_addresses_of_billions_of_programs_are_not_computed() -> None:
@@ -114,3 +132,13 @@ def test_kernel_that_does_not_compile_is_skipped_at_sizes_that_are_not_shown() -
     found = inspect(program, targets=HOPPER)
     assert len(found.kernels) == MOST_SIGNATURES
     assert kinds(found) == {"compile-error"}
+
+
+def test_operator_with_descriptors_allocates_their_memory() -> None:
+    def program() -> None:
+        q = torch.randn(48, 2, 64, dtype=torch.bfloat16, device="cuda")
+        attention_varlen(q, q, q, torch.tensor([0, 16, 48], dtype=torch.int32, device="cuda"))
+
+    found = inspect(program, targets=HOPPER)
+    assert any(kernel.targets["cuda:90"].scratch_bytes for kernel in found.kernels)
+    assert "compile-error" not in kinds(found)

@@ -43,6 +43,10 @@ LAUNCH_ERRORS = (
       "A tensor descriptor needs a start and rows at multiples of 16 bytes, and not every tensor has them.",
       "Choose by the strides before the launch, or load with pointers and a mask: tl.load(x_ptr + offsets, "
       "mask=mask)."),
+    E("no-allocator", r"no allocator was set",
+      "A kernel that calls tl.make_tensor_descriptor keeps its descriptors in memory that Triton does not allocate.",
+      'Before the launch, call triton.set_allocator(lambda size, alignment, stream: torch.empty(size, '
+      'dtype=torch.int8, device="cuda")).'),
     E("block-pointer", r"Block pointers have been removed",
       "This Triton has no tl.make_block_ptr.",
       "Load with pointers and a mask, or use tl.make_tensor_descriptor."),

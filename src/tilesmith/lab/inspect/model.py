@@ -114,6 +114,7 @@ class TargetFacts:
     spill_bytes: int = 0
     stack_bytes: int = 0
     shared_bytes: int = 0
+    scratch_bytes: int = 0  # of global memory, which the launch allocates
     tensor_cores: bool = False
     async_copies: bool = False
     barriers: int = 0

@@ -22,7 +22,7 @@ from tilesmith.hardware.devices import Architecture, devices, for_target
 from tilesmith.ops.runtime import dispatch, tuning
 from tilesmith.ops.runtime.config import Config, ConfigType, replaced
 from tilesmith.toolchain import gluon, interpreter
-from tilesmith.toolchain.launcher import Grid, Launch
+from tilesmith.toolchain.launcher import Grid, Launch, scratch_memory
 
 # The grid of a persistent kernel follows from the number of multiprocessors. On a CPU this small number stands for it:
 # every program then takes several tiles, so the interpreter runs the loop.
@@ -240,8 +240,9 @@ class Plan:
         return self._compiled
 
     def _interpret(self, tensors: list[Tensor]) -> None:
-        for launch in self.launches:
-            interpreter.interpret(launch.kernel, launch.grid, launch.on(tensors), options=launch.options())
+        with scratch_memory():
+            for launch in self.launches:
+                interpreter.interpret(launch.kernel, launch.grid, launch.on(tensors), options=launch.options())
 
 
 def _operand_of(tensor: Tensor, slot: int) -> Operand:

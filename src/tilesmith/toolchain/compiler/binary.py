@@ -26,6 +26,8 @@ class Binary:
     - `spill_bytes`: bytes that register spills load and store, each instruction counted once.
     - `stack_bytes`: local memory: spilled registers, and buffers of `device_print`.
     - `shared_bytes`: shared memory of one block, without the hardware's own part.
+    - `scratch_bytes`: global memory that a launch must allocate for each block, such as for TMA descriptors that the
+      kernel creates.
     - `tensor_cores`, `async_copies`: whether any instruction uses matrix units, or copies global to shared memory
       without passing through registers.
     - `accesses`: the instructions that touch global memory, by source line.
@@ -45,6 +47,7 @@ class Binary:
     accesses: tuple[Access, ...] = field(repr=False)
     assembly: Mapping[str, str] = field(repr=False, compare=False)
     num_stages: int | None = None
+    scratch_bytes: int = 0
 
     @property
     def vector_bytes(self) -> int:
@@ -108,5 +111,6 @@ def read_binary(target: Target, compiled: Any, file: str) -> Binary:
         shared_bytes=compiled.metadata.shared,
         assembly=assembly,
         num_stages=getattr(compiled.metadata, "num_stages", None),
+        scratch_bytes=getattr(compiled.metadata, "global_scratch_size", 0),
         **vars(facts),
     )

@@ -113,13 +113,20 @@ def _check_names(function: Any, arguments: Mapping[str, object]) -> None:
 
 def require_compilable(
     kernel: Any, target: Target, arguments: Mapping[str, object], known: set[str], **options: object
-) -> None:
+) -> str:
     """Find errors of a kernel without compiling it to the end, unless it has inline assembly.
 
-    Only the assembler reads inline assembly. Arguments and errors are those of `translate_kernel`.
+    Only the assembler reads inline assembly. Arguments, result and errors are those of `translate_kernel`.
     """
-    if has_inline_assembly(translate_kernel(kernel, target, arguments, known, **options)):
+    ir_text = translate_kernel(kernel, target, arguments, known, **options)
+    if has_inline_assembly(ir_text):
         _compile_or_explain(jit_function(kernel), target, {**_LAUNCH, **options, **arguments})
+    return ir_text
+
+
+def needs_scratch_memory(ir_text: str, target: Target) -> bool:
+    """Return whether a launch must allocate memory for TMA descriptors that the kernel creates."""
+    return "tt.make_tensor_descriptor" in ir_text and target.backend == "cuda" and int(target.arch) >= 90
 
 
 def translate_kernel(

@@ -19,6 +19,7 @@ RULES: tuple[Rule, ...] = (
     numbers.low_precision,
     compiled_kernel.compile_errors,
     compiled_kernel.large_grids,
+    compiled_kernel.missing_allocators,
     compiled_kernel.lost_assignments,
     compiled_kernel.spills,
     memory_access.narrow,

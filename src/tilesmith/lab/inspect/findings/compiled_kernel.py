@@ -18,6 +18,7 @@ from tilesmith.toolchain.compiler import (
     translate_kernel,
 )
 from tilesmith.toolchain.compiler.errors import first_reason
+from tilesmith.toolchain.launcher import has_scratch_memory
 
 MOST_ON_AXIS = (2**31 - 1, 65_535, 65_535)  # of CUDA
 
@@ -61,6 +62,21 @@ def large_grids(evidence: Evidence) -> Iterator[Finding]:
                     "Put the largest size on axis 0, or let each program do more." if axis
                     else "Let each program do more.", line=evidence.first_line, target=target,
                 )  # fmt: skip
+
+
+def missing_allocators(evidence: Evidence) -> Iterator[Finding]:
+    """Yield the targets on which a launch needs memory that Triton does not allocate."""
+    for target, facts in evidence.targets.items():
+        if facts.scratch_bytes and not has_scratch_memory():
+            message = (
+                f"does not launch on {target}: each program needs {facts.scratch_bytes:,} bytes of scratch memory, and "
+                "no allocator was set"
+            )
+            known = explain(message)
+            yield evidence.finding(
+                "compile-error", evidence.failure_severity(target), message,
+                known.text if known else "Call triton.set_allocator.", line=evidence.first_line, target=target,
+            )  # fmt: skip
 
 
 def lost_assignments(evidence: Evidence) -> Iterator[Finding]:

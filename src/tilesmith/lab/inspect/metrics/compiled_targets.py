@@ -89,6 +89,7 @@ def facts_of(
         spill_bytes=binary.spill_bytes,
         stack_bytes=binary.stack_bytes,
         shared_bytes=binary.shared_bytes,
+        scratch_bytes=binary.scratch_bytes,
         tensor_cores=binary.tensor_cores,
         async_copies=binary.async_copies,
         barriers=barriers(binary),

@@ -11,6 +11,7 @@ from tilesmith.lab.inspect.options import InspectOptions
 from tilesmith.lab.inspect.session import Session
 from tilesmith.lab.judge.replaying.replay import Replay
 from tilesmith.toolchain.compiler import CompileError, Target, accepted_options, require_compilable
+from tilesmith.toolchain.launcher import scratch_memory
 
 SECONDS_TO_TRACE = 1.0
 MOST_FINDINGS = 6
@@ -20,10 +21,11 @@ def facts_of(replay: Replay, steps: Sequence[dict[str, Any]], targets: Sequence[
     """Trace and compile every launch of a tape. The launches need not compute anything."""
     options = InspectOptions(targets=tuple(Target.parse(one) for one in targets), seconds=SECONDS_TO_TRACE)
     session = Session(options, has_gpu=False)
-    for step in steps:
-        if "kernel" in step:
-            session.launch(replay.launched(step))
-            session.run_deferred()
+    with scratch_memory():  # the judge launches with an allocator, whether the candidate sets one or not
+        for step in steps:
+            if "kernel" in step:
+                session.launch(replay.launched(step))
+                session.run_deferred()
     return [
         _kernel(kernel, session.launches[number], session.sector_bytes) for number, kernel in enumerate(session.kernels)
     ]
