@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import namedtuple
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import triton
 import triton.language as tl
 
+from tilesmith.toolchain.compiler import Target, compile_kernel
 from tilesmith.toolchain.interpreter import interpret
 from tilesmith.toolchain.portable import KernelRefused, Kernels, NotPortable, RebuiltKernels
 from tilesmith.toolchain.portable.rules import parsed
@@ -43,6 +47,43 @@ def test_rebuilt_kernel_computes_the_same(tmp_path: Path) -> None:
     x, y = torch.randn(20), torch.zeros(20)
     interpret(rebuilt(scale_kernel, tmp_path), (2,), {"x_ptr": x, "y_ptr": y, "n": 20, "BLOCK": 16})
     assert torch.equal(y, x * 3 + 0.5)
+
+
+settings: Any = ModuleType("settings")  # a module of the user's, such as one of constants
+settings.SHIFT = tl.constexpr(2)
+settings.scaled = scaled
+settings.inner = ModuleType("settings.inner")
+settings.inner.MODE = "Halved"
+
+
+@triton.jit  # type: ignore[untyped-decorator]  # Triton leaves it so
+def constants_kernel(x_ptr, y_ptr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # a kernel has Triton's types
+    offsets = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets, mask=offsets != BLOCK.bit_length(), other=-np.inf)
+    if settings.inner.MODE == "Halved":
+        x = settings.scaled(x) / settings.SHIFT
+    tl.store(y_ptr + offsets, tl.where(x == -torch.inf, math.pi, x))
+
+
+def test_plain_values_of_modules_are_portable(tmp_path: Path) -> None:
+    made = rebuilt(constants_kernel, tmp_path)
+    x, y = torch.randn(16), torch.zeros(16)
+    expected = (x * 3 + 0.5) / 2
+    expected[5] = math.pi
+    arguments = {"x_ptr": x, "y_ptr": y, "BLOCK": 16}
+    interpret(made, (1,), arguments)
+    assert torch.equal(y, expected)
+    assert compile_kernel(made, Target.parse("cuda:90"), arguments).registers > 0
+
+
+@triton.jit
+def foreign_kernel(y_ptr):  # type: ignore[no-untyped-def]  # a kernel has Triton's types
+    tl.store(y_ptr, np.random.rand())
+
+
+def test_function_of_another_module_is_not_portable() -> None:
+    with pytest.raises(NotPortable, match=r"^np\.random of module numpy$"):
+        Kernels().number(foreign_kernel)
 
 
 def total(x: Any) -> Any:
@@ -108,17 +149,31 @@ def test_text_of_a_rebuilt_kernel_does_not_follow_its_file(tmp_path: Path) -> No
         "helper.run(x)",
         "named.handle.data.tofile('a')",
         "'{0.x}'.format_map(x)",
+        "values.helper.run(x)",
+        "values.absent",
+        "values.text.format(x)",
     ],
 )
 def test_text_beyond_the_language_is_refused(body: str) -> None:
     kind: Any = namedtuple("kind", ["handle", "data", "tofile", "run", "format_map"])
     named = kind(1, 2, 3, 4, 5)
+    values = Decoder(lambda one: one, lambda one: scaled).value({"values": {"helper": {"kernel": 0}, "text": "{0}"}})
+    names = {"tl": tl, "triton": triton, "helper": scaled, "named": named, "values": values}
     with pytest.raises(KernelRefused):
-        parsed(f"def kernel(x):\n    {body}\n", {"tl": tl, "triton": triton, "helper": scaled, "named": named})
+        parsed(f"def kernel(x):\n    {body}\n", names)
 
 
 @pytest.mark.parametrize(
-    "body", ["triton.cdiv(x, 2)", "tl.PropagateNan.ALL", "tl.math.exp(x)", "named.rows", "tl.sum(x)"]
+    "body",
+    [
+        "triton.cdiv(x, 2)",
+        "x.bit_length()",
+        "x.is_integer()",
+        "tl.PropagateNan.ALL",
+        "tl.math.exp(x)",
+        "named.rows",
+        "tl.sum(x)",
+    ],
 )
 def test_text_of_the_language_is_allowed(body: str) -> None:
     kind: Any = namedtuple("kind", ["rows"])
@@ -160,6 +215,7 @@ def test_values_survive_json(value: Any) -> None:
         {"module": "os"}, {"reference": ["os", "system"]}, {"unknown": 1}, [1], {"type": "x"},
         {"module": "triton.runtime.build"}, {"reference": ["triton.runtime.build", "compile_module_from_src"]},
         {"reference": ["triton.language.core", "knobs.refresh_knobs"]},
+        {"values": {"__class__": 1}}, {"values": {"os": {"module": "os"}}}, {"values": [1]},
     ],
 )  # fmt: skip
 def test_forged_values_are_refused(encoded: Any) -> None:

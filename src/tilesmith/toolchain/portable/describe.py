@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -12,9 +13,12 @@ import triton.language as tl
 from triton.runtime.jit import ConstexprFunction
 
 from tilesmith.toolchain.interpreter.rewriting import as_jit_function
-from tilesmith.toolchain.portable.values import NotPortable, encode
+from tilesmith.toolchain.portable.values import NotPortable, encode, is_known_module
 
 MOST_KERNELS = 256
+
+Names = dict[str, Any]
+"""The names in a text; each with those of its attributes, likewise: {"np": {"inf": {}}}."""
 
 
 class Kernels:
@@ -24,7 +28,7 @@ class Kernels:
         self.descriptions: list[dict[str, Any]] = []
         self._numbers: dict[Any, int] = {}
         self._being_described: set[Any] = set()
-        self._used: dict[str, list[str]] = {}  # the names in a kernel's text
+        self._used: dict[str, Names] = {}  # by a kernel's text
 
     def number(self, kernel: Any) -> int:
         """Return the number of a kernel's description. Raises NotPortable."""
@@ -35,7 +39,8 @@ class Kernels:
             raise NotPortable(f"kernel {kernel.__name__}, which calls itself")
         self._being_described.add(text)
         try:
-            names = {name: self._named(name, value) for name, value in self._globals_of(kernel)}
+            used = self._names_in(kernel.src)
+            names = {name: self._named(name, value, used[name]) for name, value in _globals_of(kernel.fn, used)}
         finally:
             self._being_described.discard(text)
         key = (*text, json.dumps(names, sort_keys=True))  # a kernel may find other global values in a later launch
@@ -50,11 +55,15 @@ class Kernels:
         """Return a launch's argument as JSON."""
         return encode(value, tensor, self.number)
 
-    def _globals_of(self, kernel: Any) -> list[tuple[str, Any]]:
-        if kernel.src not in self._used:
-            tree = ast.parse(kernel.src)
-            self._used[kernel.src] = sorted({node.id for node in ast.walk(tree) if isinstance(node, ast.Name)})
-        return _globals_of(kernel.fn, self._used[kernel.src])
+    def _names_in(self, text: str) -> Names:
+        if text not in self._used:
+            found: Names = {}
+            self._used[text] = found
+            for node in ast.walk(ast.parse(text)):
+                inner: Names = found
+                for part in _dotted(node):
+                    inner = inner.setdefault(part, {})
+        return self._used[text]
 
     def _described(self, kernel: Any, names: dict[str, Any]) -> dict[str, Any]:
         function = kernel.fn
@@ -76,18 +85,39 @@ class Kernels:
             "names": names,
         }
 
-    def _named(self, name: str, value: Any) -> Any:
+    def _named(self, name: str, value: Any, used: Names) -> Any:
+        if isinstance(value, ModuleType) and not is_known_module(value):
+            return {"values": self._values_of(name, value, used)}
+
         def no_tensor(tensor: torch.Tensor) -> Any:
             raise NotPortable(f"global tensor {name}")
 
         return self.encode(value, no_tensor)
 
+    def _values_of(self, name: str, module: ModuleType, used: Names) -> Mapping[str, Any]:
+        """Return what a kernel uses of a module that is not Triton's."""
+        found = {}
+        for attribute, inner in sorted(used.items()):
+            try:
+                found[attribute] = self._named(f"{name}.{attribute}", getattr(module, attribute), inner)
+            except (AttributeError, NotPortable) as error:
+                raise NotPortable(f"{name}.{attribute} of module {module.__name__}") from error
+        return found
 
-def _globals_of(function: Any, used: Sequence[str]) -> list[tuple[str, Any]]:
+
+def _dotted(node: ast.AST) -> list[str]:
+    """Return the parts of a dotted name; nothing for other nodes."""
+    if isinstance(node, ast.Name):
+        return [node.id]
+    owner = _dotted(node.value) if isinstance(node, ast.Attribute) else []
+    return [*owner, node.attr] if owner else []  # type: ignore[attr-defined]  # only attributes have owners
+
+
+def _globals_of(function: Any, used: Names) -> list[tuple[str, Any]]:
     """Return those of the names that are global or enclosing, with their values; the others are local."""
     enclosing = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     found = []
-    for name in used:
+    for name in sorted(used):
         if name in enclosing:
             found.append((name, enclosing[name].cell_contents))
         elif name in function.__globals__ and name not in function.__code__.co_varnames:

@@ -17,7 +17,7 @@ from typing import Any
 import triton.language as tl
 from triton.runtime.jit import JITFunction
 
-from tilesmith.toolchain.portable.values import is_in_the_language, is_known_module
+from tilesmith.toolchain.portable.values import holds_values, is_in_the_language, is_known_module
 
 BUILTINS = frozenset(
     {"range", "len", "min", "max", "abs", "int", "float", "bool", "str", "tuple", "list", "isinstance", "print", "zip"}
@@ -50,8 +50,9 @@ def _public(*kinds: type) -> frozenset[str]:
     return frozenset(names - _HIDDEN)
 
 
-# `type`, `shape` and `dtype` are set on instances.
+# `type`, `shape` and `dtype` are set on instances. Methods of numbers and texts compute, and do nothing else.
 ATTRIBUTES = _public(tl.tensor, tl.dtype, tl.pointer_type, tl.block_type, tl.constexpr, tl.tensor_descriptor, tl.tuple)
+ATTRIBUTES |= _public(int, float, str)
 ATTRIBUTES |= {"type", "shape", "dtype", "T", "block_shape", "strides", "base", "element_ty", "scalar", "value"}
 
 
@@ -174,7 +175,7 @@ class _Checker:
         if node.attr.startswith("_") or not isinstance(node.ctx, ast.Load):
             raise KernelRefused(f"the attribute {node.attr}", line)
         owner = self._global_value(node.value)
-        if owner is not None:
+        if owner is not None and not isinstance(owner, int | float | str):
             self._global_attribute(owner, node, line)
         elif node.attr not in ATTRIBUTES and (node.attr in _HIDDEN or node.attr not in self._fields):
             raise KernelRefused(f"the attribute {node.attr}, which no tensor has", line)
@@ -192,6 +193,8 @@ class _Checker:
     @staticmethod
     def _global_attribute(owner: Any, node: ast.Attribute, line: int) -> None:
         value = getattr(owner, node.attr, None)
+        if isinstance(owner, ModuleType) and holds_values(owner) and hasattr(owner, node.attr):
+            return
         allowed = is_known_module(value) if isinstance(value, ModuleType) else is_in_the_language(value)
         if value is None or not allowed:
             raise KernelRefused(f"{ast.unparse(node)}, which is not in Triton's language", line)

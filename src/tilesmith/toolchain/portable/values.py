@@ -26,6 +26,7 @@ _TYPES = {value.name: value for value in vars(tl).values() if isinstance(value, 
 _MODULES = ("math", "triton.language", "triton.experimental.gluon.language", "triton.experimental.gluon.nvidia",
             "triton.experimental.gluon.amd")  # fmt: skip
 _ON_THE_WAY = ("triton", "triton.experimental", "triton.experimental.gluon")
+_VALUES = "Values that a kernel uses of a module that is not Triton's."
 _OTHERS = (triton.cdiv, triton.next_power_of_2, tl.PropagateNan)
 
 
@@ -97,6 +98,11 @@ def _encoded_reference(value: Any) -> Encoded:
 def is_known_module(module: ModuleType) -> bool:
     """Whether a kernel may use a module: those of Triton's language, and `math`."""
     return module.__name__ in _ON_THE_WAY or is_of_the_language(module.__name__)
+
+
+def holds_values(module: ModuleType) -> bool:
+    """Whether a module was made here and holds nothing but values that a kernel may use."""
+    return module.__doc__ is _VALUES
 
 
 def is_of_the_language(module: str) -> bool:
@@ -178,6 +184,14 @@ class Decoder:
         if not known:
             raise NotPortable(f"layout {encoded['layout']!r}")
         return made(**{name: self.value(one) for name, one in encoded["values"].items()})
+
+    def _values(self, encoded: Any) -> Any:
+        module = ModuleType("values", _VALUES)
+        for name, value in encoded["values"].items():
+            if not str(name).isidentifier() or name.startswith("_"):
+                raise NotPortable(f"the attribute {name}")
+            setattr(module, name, self.value(value))
+        return module
 
     def _module(self, encoded: Any) -> Any:
         return _resolved(encoded["module"])
