@@ -579,6 +579,29 @@ def test_a_block_has_no_truth_value_and_an_assertion_must_hold_in_every_lane() -
         interpret(asserting_kernel, (1,), {"x_ptr": torch.tensor([1.0, 1.0, 0.0, 1.0]), "SIZE": 4})
 
 
+def device_assertion(x_ptr, SIZE: tl.constexpr):
+    offsets = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    tl.device_assert(tl.load(x_ptr + offsets) > 0, "must be positive", mask=offsets < 7)
+
+
+def test_device_assertion_is_checked_where_the_launch_is_debugged(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, debugged = triton.jit(device_assertion), triton.jit(debug=True)(device_assertion)
+    line = line_of(plain, "tl.device_assert")
+    x = torch.ones(8)
+    x[7] = 0.0  # its mask is off
+    interpret(debugged, (2,), {"x_ptr": x, "SIZE": 4})
+    x[6] = 0.0
+    place = rf"device_assertion \(.*test_interpreter.py:{line}\), program \(1, 0, 0\): AssertionError: must be positive"
+    with pytest.raises(KernelError, match=place):
+        interpret(debugged, (2,), {"x_ptr": x, "SIZE": 4})
+    interpret(plain, (2,), {"x_ptr": x, "SIZE": 4})
+    with pytest.raises(KernelError, match=place):
+        interpret(plain, (2,), {"x_ptr": x, "SIZE": 4}, options={"debug": True})
+    monkeypatch.setattr(triton.knobs.runtime, "debug", True)
+    with pytest.raises(KernelError, match=place), interpreting():
+        plain[(2,)](x, SIZE=4)
+
+
 @triton.jit
 def shifted(x, shift=1, *, factor=10):
     return (x + shift) * factor

@@ -241,6 +241,10 @@ class Builder(TileOperations):
         if not np.all(condition.data):
             self.hints.show("tl.assume", "the condition is false")
 
+    def create_assert(self, condition: Handle, message: str) -> None:
+        if not np.all(condition.data):
+            raise AssertionError(message)
+
     # Memory. Releases pass cache hints differently; they have no effect here.
 
     def create_load(self, ptr: Handle, *hints: Any) -> Handle:

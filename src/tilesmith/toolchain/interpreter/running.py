@@ -8,12 +8,13 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+from triton import knobs
 from triton.runtime.autotuner import Autotuner as Autotuner  # the checks of the workshop ask for it too
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
@@ -241,7 +242,8 @@ def _launch(
     programs: Sequence[Program] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> None:
-    warps = _warps(kernel, arguments, options or {}) if kernel.is_gluon() else 0
+    options = options or {}
+    warps = _warps(kernel, arguments, options) if kernel.is_gluon() else 0
     observers = [observer for observer in _contexts if observer is not None]
     for observer in observers:
         observer.launch(kernel, grid, arguments)
@@ -251,6 +253,8 @@ def _launch(
     builder = language.builder
     builder.memory = Memory(kernel.__name__, hosted, observers)
     builder.set_grid_dim(*grid)
+    # As in a compiled kernel, tl.device_assert has an effect in debug mode only.
+    builder.options = replace(builder.options, debug=bool(kernel.debug or options.get("debug") or knobs.runtime.debug))
     # Infinities and NaN are ordinary values for a kernel, so numpy must not warn.
     with _in_place(kernel), np.errstate(all="ignore"):
         function = language.rewritten(kernel)
