@@ -124,6 +124,11 @@ def wrong_helper_kernel(x_ptr, BLOCK_SIZE: tl.constexpr):
 
 
 @triton.jit
+def größe(x_ptr):
+    tl.store(x_ptr, 1.0)
+
+
+@triton.jit
 def nonsense_instruction_kernel(x_ptr, BLOCK_SIZE: tl.constexpr):
     x = tl.load(x_ptr + tl.arange(0, BLOCK_SIZE))
     y = tl.inline_asm_elementwise("nonsense.b32 $0, $1;", "=r,r", [x], tl.float32, is_pure=True, pack=1)
@@ -395,6 +400,12 @@ def test_compile_error_names_kernel_target_and_line(target: Target) -> None:
     assert error.line == line_of(indexing_kernel, "no such thing")
     assert f"indexing_kernel does not compile for {target} ({__file__}:{error.line})" in str(error)
     assert "unsupported tensor index" in str(error)
+
+
+def test_name_that_triton_refuses_is_named_with_its_line() -> None:
+    with pytest.raises(CompileError, match=r"\ninvalid function identifier: größe$") as caught:
+        compile_kernel(größe, HOPPER, {"x_ptr": torch.empty(64)})
+    assert caught.value.line == line_of(größe, "def größe")
 
 
 def test_compile_error_in_helper_says_what_is_wrong_and_where_the_kernel_calls_it() -> None:

@@ -131,6 +131,7 @@ def test_chained_comparison_of_older_triton_is_explained() -> None:
         ("tensor-needs-gpu", "AssertionError: Torch not compiled with CUDA enabled (own.py:20)"),
         ("no-keyboard", "EOFError: EOF when reading a line"),
         ("no-keyboard", "BdbQuit"),
+        ("refused-name", "invalid function identifier: größe"),
         ("descriptor-alignment", "AssertionError: stride must be 16-byte aligned"),
         ("block-pointer", "Block pointers have been removed in favor of the tensor descriptor API"),
     ],
@@ -173,6 +174,7 @@ def test_catalogue_has_forty_entries_with_a_test_each() -> None:
         "no-keyboard",
         "descriptor-alignment",
         "block-pointer",
+        "refused-name",
     }
     apart.add("helper-without-jit")  # inspect says that: tests/lab/inspect/test_foreign_scripts.py
     about_triton = {name for name in names if not name.startswith("cuda-")}  # the others: test_cuda_errors.py

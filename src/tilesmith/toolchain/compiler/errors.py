@@ -44,7 +44,9 @@ def explain(error: Exception, target: Target, function: Any, diagnostics: str = 
 
     `ir_text` is the text of the front end, where the error is of a later stage.
     """
-    line = first_line(function) + error.node.lineno - 1 if isinstance(error, CompilationError) else None
+    line = None
+    if isinstance(error, CompilationError):  # the node of a refused name is the name
+        line = first_line(function) + getattr(error.node, "lineno", 1) - 1
     # Each call of a device function wraps the error once; only the innermost names the reason.
     while isinstance(error.__cause__, CompilationError):
         error = error.__cause__
