@@ -53,8 +53,7 @@ class Launches:
     """
 
     def __init__(self, *, is_file: bool) -> None:
-        self._known: dict[Any, list[Any]] = {}
-        self._configurations = self._first = _Choice(self._known)
+        self._configurations = Configurations()
         self._failed: list[Trial] = []
         self._tried: set[int] = {0}  # numbers of configurations
         self._wrong: set[int] = set()
@@ -81,7 +80,7 @@ class Launches:
 
         Empty without an autotuner. Cases that fail with the first configuration are left out.
         """
-        if len(self._first.different()) == 1:
+        if len(self._configurations.different()) == 1:
             return []
         first = [one for one in chosen if (one.dtype, one.layout) == (chosen[0].dtype, chosen[0].layout)]
         sized = sorted((one for one in first if not any(one is failed for failed in self._failed)), key=_size)
@@ -90,10 +89,10 @@ class Launches:
 
     def run_configurations(self, trial: Trial) -> Iterator[Result]:
         """Check one trial with each further configuration of the autotuners."""
-        for number in self._first.different()[1:]:
+        for number in self._configurations.different()[1:]:
             if number in self._wrong:
                 continue
-            self._configurations = _Choice(self._known, number)
+            self._configurations.take(number)
             self._refused = False
             results = self.run(replace(trial, repeated=False, second_backward=False))
             if self._refused:
@@ -106,14 +105,14 @@ class Launches:
                 yield from results
                 continue
             self._wrong.add(number)
-            name = self._first.names()[number]
+            name = self._configurations.names()[number]
             which = f"configuration {number + 1} of the autotuner ({_without_defaults(name)})"
             for result in results:
                 yield result if result.passed else replace(result, message=f"{which}: {result.message}")
 
     def summary(self) -> str:
         """Return how many configurations ran, in words; nothing without an autotuner."""
-        offered, different = len(self._first.names()), len(self._first.different())
+        offered, different = len(self._configurations.names()), len(self._configurations.different())
         if offered == 1:
             return ""
         if len(self._tried) == offered:
@@ -154,28 +153,6 @@ class Launches:
 
     def configuration(self, candidates: Sequence[Any], kernel: Any, arguments: Mapping[str, Any]) -> Any:
         return self._configurations.chosen(candidates, kernel)
-
-
-class _Choice(Configurations):
-    """Chooses the configuration with one number in every launch, where the pruning of that launch leaves it.
-
-    `known` holds the configurations of each kernel in the order of their numbers. Pruning leaves others for other
-    sizes.
-    """
-
-    def __init__(self, known: dict[Any, list[Any]], number: int = 0) -> None:
-        super().__init__(number)
-        self._known = known
-        self.is_pruned = False  # whether a launch ran without the configuration
-
-    def chosen(self, candidates: Sequence[Any], kernel: Any) -> Any:
-        known = self._known.setdefault(kernel, [])
-        known += [one for one in candidates if one not in known]
-        wanted = super().chosen(known, kernel)
-        if wanted in candidates:
-            return wanted
-        self.is_pruned = True
-        return candidates[0]
 
 
 class _Translation:

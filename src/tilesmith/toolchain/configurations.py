@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import CodeType
 from typing import Any
 
 from triton.runtime.jit import JITFunction
@@ -11,46 +12,61 @@ _OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg"}
 
 
 class Configurations:
-    """Chooses the configuration with one number, and remembers what each autotuned kernel offers."""
+    """Chooses the configuration with one number, and remembers what each autotuned kernel offers.
+
+    Numbers count the configurations of a kernel in the order in which launches offer them: pruning leaves others for
+    other sizes. `is_pruned` says whether a launch was without the configuration, and took its first one.
+    """
 
     def __init__(self, number: int = 0) -> None:
-        self.number = number
-        self._offered: dict[str, list[str]] = {}
-        self._computations: dict[str, list[Any]] = {}
+        self._offered: dict[CodeType, dict[Any, Any]] = {}  # by kernel: what each configuration computes
+        self.take(number)
+
+    def take(self, number: int) -> None:
+        """Choose the configuration with this number from now on."""
+        self._number = number
+        self.is_pruned = False
 
     def chosen(self, candidates: Sequence[Any], kernel: Any) -> Any:
         """Return one of an autotuner's configurations."""
-        name = _name(kernel)
-        for one in candidates[len(self._offered.get(name, ())) :]:
-            self._offered.setdefault(name, []).append(str(one))
-            self._computations.setdefault(name, []).append(_computation(kernel, one))
-        return candidates[min(self.number, len(candidates) - 1)]
+        keyed = {(str(one), _hook(one)): one for one in candidates}
+        offered = self._offered.setdefault(_code(kernel), {})
+        for key, one in keyed.items():
+            offered.setdefault(key, _computation(kernel, one))
+        wanted = list(offered)[min(self._number, len(offered) - 1)]
+        self.is_pruned |= wanted not in keyed
+        return keyed.get(wanted, candidates[0])
 
     def names(self) -> list[str]:
         """Return what each number stands for; autotuners with fewer configurations repeat their last."""
-        return [
-            "; ".join(f"{kernel}: {name}" for kernel, name in zip(self._offered, names, strict=True))
-            for names in _together(self._offered)
-        ] or [""]
+        rows = _together([[f"{code.co_name}: {name}" for name, _ in one] for code, one in self._offered.items()])
+        return ["; ".join(row) for row in rows] or [""]
 
     def different(self) -> list[int]:
         """Return the numbers whose configurations differ from earlier ones in more than warps and stages."""
-        rows = _together(self._computations) or [()]
+        rows = _together([list(one.values()) for one in self._offered.values()]) or [()]
         return [number for number, row in enumerate(rows) if row not in rows[:number]]
 
 
-def _together(offered: dict[str, list[Any]]) -> list[tuple[Any, ...]]:
-    count = max(map(len, offered.values()), default=0)
-    return [tuple(column[min(number, len(column) - 1)] for column in offered.values()) for number in range(count)]
+def _together(columns: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+    count = max(map(len, columns), default=0)
+    return [tuple(column[min(number, len(column) - 1)] for column in columns) for number in range(count)]
 
 
-def _name(kernel: Any) -> str:
-    while not hasattr(kernel, "__name__") and hasattr(kernel, "fn"):  # heuristics have none
+def _code(kernel: Any) -> CodeType:
+    """Return the code of a kernel, the same for a kernel that is defined again in each call."""
+    while hasattr(kernel, "fn"):  # heuristics wrap it
         kernel = kernel.fn
-    return str(getattr(kernel, "__name__", ""))
+    code: CodeType = kernel.__code__
+    return code
 
 
 def _computation(kernel: Any, configuration: Any) -> Any:
     """Return what decides a kernel's results; heuristics and some kernels read the number of warps."""
     plain = isinstance(kernel, JITFunction) and not kernel.is_gluon() and not _OPTIONS & set(kernel.arg_names)
-    return str(configuration.kwargs) if plain else str(configuration), configuration.pre_hook
+    return str(configuration.kwargs) if plain else str(configuration), _hook(configuration)
+
+
+def _hook(configuration: Any) -> Any:
+    """Return what tells one hook from another, the same for a lambda that is made again in each call."""
+    return getattr(configuration.pre_hook, "__code__", configuration.pre_hook)
