@@ -341,3 +341,8 @@ def copy_with_descriptors(x_ptr, y_ptr, n_elements, BLOCK: tl.constexpr):
     y = tl.make_tensor_descriptor(y_ptr, [n_elements], [1], [BLOCK])
     start = tl.program_id(0) * BLOCK
     y.store([start], x.load([start]))
+
+
+@triton.jit
+def stores_from_one_program(y_ptr, chosen):
+    tl.store(y_ptr + tl.program_id(0), 1.0, mask=tl.program_id(0) == chosen)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tracemalloc
 from contextvars import copy_context
 from itertools import islice
 from typing import Any
@@ -49,12 +51,19 @@ def test_scratch_memory_without_an_allocator_is_an_error() -> None:
     assert "compile-error" not in kinds(copy_context().run(inspect, with_allocator, targets=HOPPER))
 
 
-def test_addresses_of_billions_of_programs_are_not_computed() -> None:
+def test_addresses_of_billions_of_programs_are_computed_in_little_memory_while_there_is_time() -> None:
     def program() -> None:
-        triton.testing.do_bench(lambda: planted.fill[(2**31 - 1,)](torch.empty(4, device="cuda"), BLOCK=4))
+        y = torch.zeros(4, device="cuda")
+        triton.testing.do_bench(lambda: planted.stores_from_one_program[(2**31 - 1,)](y, 3_000_000))
 
-    (kernel,) = inspect(program, targets=HOPPER, programs=2).kernels
-    assert "no more, because the grid has more than 67,108,864 programs" in kernel.sampled
+    tracemalloc.start()
+    try:
+        found = inspect(program, targets=HOPPER, programs=2)
+        assert tracemalloc.get_traced_memory()[1] < 200e6
+    finally:
+        tracemalloc.stop()
+    assert only(found, "out-of-bounds").program == (3_000_000, 0, 0)
+    assert re.search(r"no more, because 2,\d{3},\d{3},\d{3} of its programs would take too", found.kernels[0].sampled)
 
 
 def test_tensor_on_the_cpu_beside_tensors_on_the_gpu_is_named() -> None:

@@ -7,7 +7,6 @@ programs in the middle of a grid is found although only a sample is traced.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import prod
 
 import numpy as np
 import torch
@@ -18,19 +17,12 @@ from tilesmith.lab.inspect.tracing.shadow_memory import named_tensors
 from tilesmith.lab.inspect.tracing.views import View
 from tilesmith.toolchain.interpreter import Launched
 from tilesmith.toolchain.interpreter.running import recording
-from tilesmith.toolchain.interpreter.together.all_programs import (
-    Batch,
-    CannotFollow,
-    PathRecorder,
-    Recorded,
-    every_address,
-    program_of,
-)
+from tilesmith.toolchain.interpreter.together.all_programs import CannotFollow, PathRecorder, Recorded, program_of
+from tilesmith.toolchain.interpreter.together.every_address import Batch, every_address
 
 SECONDS = 4.0
 MOST_SUSPECTS = 8
 MOST_SHADOW_BYTES = 1 << 30
-MOST_PROGRAMS = 1 << 26  # half a GB of program numbers
 
 
 @dataclass
@@ -49,9 +41,6 @@ def suspects(launched: Launched, written: frozenset[str], has_atomics: bool) -> 
     themselves, so only bounds are checked.
     """
     found = Suspects()
-    if prod(launched.grid) > MOST_PROGRAMS:
-        found.reason = f"the grid has more than {MOST_PROGRAMS:,} programs"
-        return found
     tensors = dict(named_tensors(launched.arguments))
     search = _Search(launched.grid, tensors, set() if has_atomics else set(written))
     try:

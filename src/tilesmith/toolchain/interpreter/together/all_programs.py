@@ -7,7 +7,6 @@ is the next to run. Nothing is stored, and values that do not decide an address 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,7 +24,6 @@ from tilesmith.toolchain.interpreter.observing.observers import Program
 from tilesmith.toolchain.interpreter.program import ProgramBuilder
 
 Array = NDArray[Any]
-MOST_ELEMENTS = 1 << 21  # of one evaluated block, over all programs of a batch
 MOST_BRANCHES = 20_000  # of one program; more is a loop that waits for another program
 
 _MASKED = {"masked_load": (1, "load"), "masked_store": (2, "store"), "atomic_rmw": (3, "atomic")}
@@ -65,18 +63,6 @@ class Recorded:
     mask: Any
     argument: str | None
     element_bytes: int
-
-
-@dataclass
-class Batch:
-    """One access of several programs: addresses and mask have one row for each program."""
-
-    kind: str
-    argument: str | None
-    element_bytes: int
-    programs: NDArray[np.int64]  # numbers in the grid, counted from 0
-    addresses: Array
-    mask: Array
 
 
 @dataclass
@@ -332,34 +318,6 @@ def _load(*unused: Any) -> None:
     """Mark a node that loads."""
 
 
-def every_address(
-    run: Callable[[Program], PathRecorder],
-    grid: Program,
-    seconds: float,
-    wanted: Callable[[Recorded], bool],
-) -> Iterator[Batch]:
-    """Yield the accesses of all programs of a grid in batches.
-
-    `run(program)` runs one program and returns its record. `wanted` chooses accesses. Raises CannotFollow if some
-    programs cannot be computed, or not within `seconds`.
-    """
-    deadline = time.thread_time() + seconds
-    left = np.arange(int(np.prod(grid)), dtype=np.int64)
-    while left.size:
-        if time.thread_time() > deadline:
-            raise CannotFollow("its programs take too many different paths")
-        record = run(program_of(int(left[0]), grid))
-        alike = same_path(record, left, grid)
-        for rows in _chunks(left[alike], record, wanted):
-            evaluation = record.evaluation(rows, grid)
-            for access in record.accesses:
-                if wanted(access):
-                    yield _batch(access, evaluation, rows)
-                    if time.thread_time() > deadline:
-                        raise CannotFollow(f"{left.size:,} of its programs would take too long")
-        left = left[~alike]
-
-
 def same_path(record: PathRecorder, programs: NDArray[np.int64], grid: Program) -> NDArray[np.bool_]:
     """Return which programs take the same branches as the recorded one."""
     same = np.ones(programs.size, dtype=bool)
@@ -368,24 +326,6 @@ def same_path(record: PathRecorder, programs: NDArray[np.int64], grid: Program) 
         found = evaluation.value(handle).reshape(-1)
         same &= (found.astype(bool) == value) if isinstance(value, bool) else (found == value)
     return same
-
-
-def _chunks(
-    programs: NDArray[np.int64], record: PathRecorder, wanted: Callable[[Recorded], bool]
-) -> Iterator[NDArray[np.int64]]:
-    widest = max((access.pointers.data.size for access in record.accesses if wanted(access)), default=1)
-    size = max(1, MOST_ELEMENTS // widest)
-    for start in range(0, programs.size, size):
-        yield programs[start : start + size]
-
-
-def _batch(access: Recorded, evaluation: Evaluation, programs: NDArray[np.int64]) -> Batch:
-    addresses = evaluation.value(access.pointers)
-    mask = np.ones((1, 1), bool) if access.mask is None else evaluation.value(access.mask)
-    shape = (programs.size, access.pointers.data.size)
-    addresses = np.broadcast_to(addresses.reshape(len(addresses), -1), shape)
-    mask = np.broadcast_to(mask.reshape(len(mask), -1), shape)
-    return Batch(access.kind, access.argument, access.element_bytes, programs, addresses, mask)
 
 
 def ids_of(programs: NDArray[np.int64], grid: Program) -> tuple[Array, Array, Array]:
