@@ -9,7 +9,7 @@ PAGES = {
         "What the commands do, from Python. Each call returns an object that prints, renders in a notebook, and has "
         "`to_json()`: the JSON of the command, described by `ts.lab.schema(...)`.",
         (
-            "tilesmith.lab.check_call.check", "tilesmith.lab.check_call.Checked",
+            "tilesmith.lab.check.check_call.check", "tilesmith.lab.check.check_call.Checked",
             "tilesmith.lab.inspect.inspect_call.inspect", "tilesmith.lab.inspect.model.Inspection",
             "tilesmith.lab.bench.bench_call.bench", "tilesmith.lab.bench.bench_call.Benchmark",
             "tilesmith.lab.profile.profile_call.profile", "tilesmith.lab.profile.profile_call.Profile",

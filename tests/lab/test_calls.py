@@ -14,7 +14,7 @@ import torch
 
 import tilesmith as ts
 from tilesmith.lab.check import Result
-from tilesmith.lab.check_call import Checked, faults_in
+from tilesmith.lab.check.check_call import Checked, faults_in
 from tilesmith.lab.profile.summary import ProfileError
 from tilesmith.spec import CONTIGUOUS, Case, Spec, SpecError, load_file
 

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 import torch
 
-from tilesmith.lab.check_context import exact_products, uncompiled
+from tilesmith.lab.check.context import exact_products, uncompiled
 
 
 @pytest.fixture(autouse=True)

@@ -42,7 +42,7 @@ def check(
 
     Without a GPU the kernels run in the interpreter. Exit status 1 if a comparison fails.
     """
-    from tilesmith.lab.check_call import as_json, comparisons
+    from tilesmith.lab.check.check_call import as_json, comparisons
 
     operators()  # refuses in one line where torch or Triton is missing
     wanted = check_child.Wanted(what or [], dtype or [], case or [], layout or [])
@@ -169,7 +169,7 @@ class _Run:
     def _print_faults(self) -> None:
         from rich.text import Text
 
-        from tilesmith.lab.check_call import MOST_FAULTS, faults_in
+        from tilesmith.lab.check.check_call import MOST_FAULTS, faults_in
 
         faults = faults_in(self._of_spec)
         for fault in faults[:MOST_FAULTS]:
@@ -180,7 +180,7 @@ class _Run:
     def _summarise(self, configurations: str = "", notes: Sequence[str] = ()) -> None:
         from rich.text import Text
 
-        from tilesmith.lab.check_call import from_here
+        from tilesmith.lab.check.check_call import from_here
 
         if self._printed > MOST_PRINTED:
             console.print(f"… and {self._printed - MOST_PRINTED:,} more characters that the operator's code printed")
@@ -195,7 +195,7 @@ class _Run:
 def _summary(spec: check_child.Started, results: Sequence[Result], configurations: str) -> Text:
     from rich.text import Text
 
-    from tilesmith.lab.check_call import comparisons
+    from tilesmith.lab.check.check_call import comparisons
 
     wrong = sum(not result.passed for result in results)
     verdict = (f"{wrong} wrong", "red") if wrong else ("right", "")

@@ -109,7 +109,7 @@ def _spec(name: str, known: Mapping[str, Spec], send: Send) -> Spec:
 
 def _check_one(send: Send, number: int, spec: Spec, wanted: Wanted) -> None:
     from tilesmith.lab.check import kernels_matter
-    from tilesmith.lab.check_launches import Launches
+    from tilesmith.lab.check.launches import Launches
 
     chosen = _trials(spec, wanted)
     tried = {trial.case.name for trial in chosen}

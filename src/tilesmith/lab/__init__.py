@@ -2,9 +2,7 @@
 
 Files, in reading order:
 
-- `check.py`: compares an operator and its gradients with the reference.
-- `check_launches.py`: compiles what a check launches, and tries each configuration of autotuners.
-- `check_context.py`: the settings under which an operator is checked.
+- `check/`: compares an operator and its gradients with the reference.
 - `reproducible_random.py`: random numbers that are the same on every machine.
 - `expected.py`: what an operator must compute, exactly and with modelled rounding errors.
 - `rounding_model.py`: models the rounding errors of a computation.
@@ -18,7 +16,6 @@ Files, in reading order:
 - `inspect/`: explains what a kernel does, without a GPU.
 - `transactions.py`: counts the memory sectors of a launch.
 - `subjects.py`: finds the spec of what a user passes to `check` or `bench`.
-- `check_call.py`: `ts.lab.check`.
 - `notebook.py`: `%%check` and `%%inspect` for Jupyter.
 - `bench/`: measures an operator beside its rivals and against the limits of the device.
 - `profile/`: runs a command under a profiler.
@@ -37,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tilesmith.lab.bench.bench_call import Benchmark, bench
     from tilesmith.lab.check import Result
-    from tilesmith.lab.check_call import Checked, check
+    from tilesmith.lab.check.check_call import Checked, check
     from tilesmith.lab.inspect import (
         Inspection,
         assert_coalesced,
@@ -68,7 +65,7 @@ __all__ = [
 
 _HOMES = dict.fromkeys(("Benchmark", "bench"), "tilesmith.lab.bench.bench_call")
 _HOMES |= {"Result": "tilesmith.lab.check", "judge": "tilesmith.lab.judge", "schema": "tilesmith.lab.schemas"}
-_HOMES |= dict.fromkeys(("Checked", "check"), "tilesmith.lab.check_call")
+_HOMES |= dict.fromkeys(("Checked", "check"), "tilesmith.lab.check.check_call")
 _HOMES |= dict.fromkeys(("Profile", "profile"), "tilesmith.lab.profile.profile_call")
 _HOMES |= {name: "tilesmith.lab.inspect" for name in __all__ if name not in _HOMES}
 

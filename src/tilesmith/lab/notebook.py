@@ -10,8 +10,8 @@ import shlex
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from tilesmith.lab.check_call import Checked
-from tilesmith.lab.check_call import check as check_spec
+from tilesmith.lab.check.check_call import Checked
+from tilesmith.lab.check.check_call import check as check_spec
 from tilesmith.lab.inspect.inspect_call import NotebookInspection
 from tilesmith.lab.inspect.inspect_call import inspect as inspect_program
 from tilesmith.lab.inspect.options import InspectError

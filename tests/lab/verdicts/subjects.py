@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tilesmith.lab.check_context import exact_products, seeded
+from tilesmith.lab.check.context import exact_products, seeded
 from tilesmith.lab.expected import Call, Expected
 from tilesmith.ops import SPECS
 from tilesmith.spec import CONTIGUOUS, Case, Spec

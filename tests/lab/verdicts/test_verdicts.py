@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from covering import covering
-from tilesmith.lab.check_context import seeded
+from tilesmith.lab.check.context import seeded
 from tilesmith.lab.expected import Expected
 from tilesmith.spec import Spec
 

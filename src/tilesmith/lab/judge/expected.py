@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tilesmith.lab.check_context import exact_products
+from tilesmith.lab.check.context import exact_products
 from tilesmith.lab.comparison import Comparison, compare, root_mean_square
 from tilesmith.lab.expected import (
     DRAWS,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilesmith.lab.check_context import poisoned_memory
+from tilesmith.lab.check.context import poisoned_memory
 from tilesmith.lab.judge.conversing.lent import look_up_late
 from tilesmith.toolchain.interpreter import Observer, interpreting
 from tilesmith.workshop.checking import failure_messages

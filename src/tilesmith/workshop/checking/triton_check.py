@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tilesmith.lab.check import Trial
 from tilesmith.lab.check import run as compared
-from tilesmith.lab.check_context import seeded
+from tilesmith.lab.check.context import seeded
 from tilesmith.lab.expected import Expected
 from tilesmith.lab.inspect.metrics.compiled_targets import compiled_or_error
 from tilesmith.spec import CONTIGUOUS, LAYOUTS, Case, Inputs, Spec, called

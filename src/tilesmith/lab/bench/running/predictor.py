@@ -14,7 +14,7 @@ from tilesmith.lab.bench.roofline.floor import place_on_roofline, work_of
 from tilesmith.lab.bench.running.bench_units import Source, Unit, check_key, configuration, with_arguments
 from tilesmith.lab.bench.running.planned_launches import planned_launches
 from tilesmith.lab.check import Trial, interpretable, run
-from tilesmith.lab.check_launches import Launches
+from tilesmith.lab.check.launches import Launches
 from tilesmith.spec import CONTIGUOUS, Spec
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tilesmith.lab.bench.measuring.timed_calls import COTANGENT, Function, InputSet, computed
 from tilesmith.lab.bench.survey.subjects import Subject
-from tilesmith.lab.check_context import exact_products
+from tilesmith.lab.check.context import exact_products
 from tilesmith.lab.comparison import Comparison, compare, root_mean_square
 from tilesmith.lab.expected import FEW
 from tilesmith.spec import Inputs, is_differentiable

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from tilesmith import messages
-from tilesmith.lab.check_context import poisoned_memory
+from tilesmith.lab.check.context import poisoned_memory
 from tilesmith.lab.judge.cuda import sources
 from tilesmith.lab.judge.cuda.device_tape import DeviceTape, dimensions
 from tilesmith.lab.judge.cuda.driver import Images

@@ -18,7 +18,7 @@ from torch.autograd.function import BackwardCFunction
 
 from tilesmith import messages
 from tilesmith.hardware.devices import device as named_device
-from tilesmith.lab.check_context import poisoned_memory
+from tilesmith.lab.check.context import poisoned_memory
 from tilesmith.lab.inspect.running.gpu_stand_in import gpu_stand_in
 from tilesmith.lab.inspect.running.tensor_tracker import TensorTracker
 from tilesmith.lab.judge.isolation.arena import Arena, aligned, view_of

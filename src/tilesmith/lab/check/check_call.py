@@ -14,8 +14,10 @@ import torch
 from tilesmith import __version__
 from tilesmith.lab.bench.result import strict
 from tilesmith.lab.bench.running.bench_units import configuration
-from tilesmith.lab.check import Result, kernels_matter, trials
-from tilesmith.lab.check_launches import Launches
+from tilesmith.lab.check.choosing import trials
+from tilesmith.lab.check.further_calls import kernels_matter
+from tilesmith.lab.check.launches import Launches
+from tilesmith.lab.check.trial import Result
 from tilesmith.lab.report.content import Cell, Column, Headline, Listing, Section, Table
 from tilesmith.lab.subjects import What, subject_of
 from tilesmith.spec import Case, Layout, SpecError
