@@ -13,7 +13,7 @@ float64 results differ between machines in the sixteenth.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -41,6 +41,7 @@ class Comparison:
     first: tuple[int, ...]  # the first element beyond its limit; `worst` if there is none
     first_error: float
     first_allowed: float
+    wrong: Tensor = field(compare=False, repr=False)  # which elements are beyond their limits
 
     @property
     def passed(self) -> bool:
@@ -61,7 +62,7 @@ def compare(
     a gradient's cotangents. `plain` are PyTorch's values in our dtype: where they overflow, they are right too.
     """
     if ours.numel() == 0:
-        return Comparison(0.0, 0.0, 0, (), 0.0, 0.0, (), 0.0, 0.0)
+        return Comparison(0.0, 0.0, 0, (), 0.0, 0.0, (), 0.0, 0.0, ours.bool())
     error = _error(ours, exact)
     # Where the reference overflows in this dtype, infinity is right, and does not raise the allowed error elsewhere.
     overflows = torch.zeros(exact.shape, dtype=torch.bool, device=exact.device)
@@ -95,6 +96,7 @@ def compare(
         first=first,
         first_error=float(error[first]),
         first_allowed=float(allowed[first]),
+        wrong=wrong,
     )
 
 

@@ -28,6 +28,7 @@ from tilesmith.lab.judge.bridges.splitting import split
 from tilesmith.lab.judge.isolation import sandbox
 from tilesmith.lab.judge.output.explanations import EXPLANATIONS, explained
 from tilesmith.lab.judge.verdict import Verdict, reward
+from tilesmith.spec import Case, Spec
 
 ZOO = Path(__file__).parents[2] / "judge" / "zoo"
 BRIDGES = Path(__file__).parents[2] / "judge" / "bridges"
@@ -126,6 +127,42 @@ def test_broken_candidate_has_a_reason(text: str, kind: str, stage: str, warm_ju
     assert verdict.reason is not None
     assert (verdict.reason.kind, verdict.stage) == (kind, stage)
     assert verdict.reward.value <= 0.05
+
+
+LOOKUP = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def lookup_kernel(table_ptr, index_ptr, y_ptr, COLUMNS: tl.constexpr):
+    row = tl.program_id(0)
+    index = tl.load(index_ptr + row)
+    columns = tl.arange(0, COLUMNS)
+    values = tl.load(table_ptr + index * COLUMNS + columns)
+    tl.store(y_ptr + row * COLUMNS + columns, tl.where(index & 15 > 14, 0.0, values))
+
+def lookup(table, index):
+    y = table.new_empty(len(index), 8)
+    lookup_kernel[(len(index),)](table, index, y, COLUMNS=8)
+    return y
+"""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_kernel_wrong_for_some_integers_is_blamed_for_these(seed: int, warm_judge: Judge) -> None:
+    def make_inputs(case: Case, dtype: torch.dtype, device: str) -> dict[str, torch.Tensor]:
+        table, index = torch.randn(200, 8, dtype=dtype), torch.randint(0, 200, (case.rows,))
+        return {"table": table.to(device), "index": index.to(device)}
+
+    spec = Spec(
+        name="lookup", op=(define := lambda table, index: table[index]), reference=define,
+        cases=[Case("few", rows=9), Case("many", rows=77)], make_inputs=make_inputs, differentiable=False,
+    )  # fmt: skip
+    verdict = warm_judge.judge(Task.of(spec), Candidate.of_text(LOOKUP), replace(QUICK, seed=seed))
+    assert verdict.stages["honest"] == "passed"
+    assert {one.kind for one in verdict.reasons} == {"wrong-value"}
+    named = [one.message.partition("only where index is ")[2].partition(" (")[0] for one in verdict.reasons]
+    assert all(named)
+    assert {int(one) & 15 for one in re.findall(r"\d+", " ".join(named))} == {15}
 
 
 @pytest.mark.usefixtures("forked")

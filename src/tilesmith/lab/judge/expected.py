@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from tilesmith.lab.rounding_model import Kinks, rounded
 from tilesmith.lab.store_log import distinct_texts
 from tilesmith.spec import Inputs, called, described, source_of
 
+MOST_VALUES = 8  # of an input, in a message
 WELL_CONDITIONED = 64.0  # PyTorch's own error in units of the dtype's rounding; beyond it a draw decides nothing
 
 
@@ -47,6 +48,7 @@ class Expected:
         cotangents: Sequence[Tensor | None] | None = None,
     ) -> None:  # fmt: skip
         self._task = task
+        self._inputs = inputs
         self._reference = with_changed_inputs(task.spec).reference
         self._changed = names_of_changed(task.spec, inputs)
         self._leaves = task.spec.leaves(inputs) if gradients else []
@@ -126,7 +128,10 @@ class Expected:
     def _compared(self, name: str, ours: Tensor, exact: Tensor, plain: Tensor, cancelling: float) -> Wrong | None:
         draws = self._draws_of(name)
         comparison = compare(ours, exact, draws, self._task.spec.roundings, cancelling, plain=plain)
-        return None if comparison.passed else _described(name, comparison, ours, exact)
+        if comparison.passed:
+            return None
+        found = _described(name, comparison, ours, exact)
+        return replace(found, message=found.message + _where(comparison.wrong, self._inputs))
 
     def _drawn(self, inputs: Inputs) -> list[tuple[list[Tensor], dict[str, Tensor | None]]]:
         """Return the definition's values with modelled rounding errors, as the rule of `check` wants them."""
@@ -213,3 +218,19 @@ def _described(name: str, comparison: Comparison, ours: Tensor, exact: Tensor) -
     texts = "{}, but must be {}".format(*distinct_texts(found, wanted))
     message = f"{place} is {texts} (allowed error {comparison.first_allowed:.2g}); {count}"
     return Wrong(name, message, index, wanted, found, excess)
+
+
+def _where(wrong: Tensor, inputs: Inputs) -> str:
+    """Return the values of an integer input at which elements are wrong, if no element is right at them."""
+    for name, value in inputs.items():
+        if not isinstance(value, Tensor) or value.is_floating_point() or value.is_complex():
+            continue
+        if value.dim() == 0 or value.shape != wrong.shape[: value.dim()]:
+            continue
+        is_wrong = wrong.flatten(value.dim()).any(-1) if wrong.dim() > value.dim() else wrong
+        bad, good = value[is_wrong.to(value.device)].unique(), value[~is_wrong.to(value.device)].unique()
+        if bad.numel() and good.numel() and not torch.isin(bad, good).any():
+            values = [str(one) for one in bad[:MOST_VALUES].tolist()]
+            more = ["…"] if bad.numel() > MOST_VALUES else []
+            return f", only where {name} is {', '.join([*values, *more])}"
+    return ""

@@ -56,6 +56,7 @@ class Recorded:
     own_parameters: bool = True
     performed: bool = True
     circumstance: str = ""
+    follows_values: bool = True  # whether other values may have led to other launches
     variants: dict[Draw, Recorded] = field(default_factory=dict)  # where the candidate does something else
 
 
@@ -73,6 +74,7 @@ class Recorder:
         self._wanted: Sequence[str] | None = None
         self._circumstance = ""
         self._place = 0  # of the next call's inputs, in steps of the alignment
+        self._follows_values = True  # until calls with other values had the same launches
         self.own_parameters = True
         self.asked: list[str] = []  # conditions that the last request asked for
         self.seconds: float | None = None  # for one call, where the limits allow more
@@ -126,6 +128,9 @@ class Recorder:
             found = self._recorded_variant(recorded, SEEN[draw])
             if found is not None:
                 recorded.variants[draw] = found
+        if variants:
+            self._follows_values = bool(recorded.variants)
+        recorded.follows_values = self._follows_values
         return recorded
 
     def glance(self, trial: Trial, circumstance: str = "", *, perform: bool = False) -> Recorded:

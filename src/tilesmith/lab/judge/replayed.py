@@ -136,7 +136,7 @@ class Replayer:
         # At zeros and between equal values, a gradient is a choice.
         wrong = expected.wrong(outputs, gradients if draw not in ("spiked", "sparse", "planted") else {})
         if wrong is not None:
-            raise Failure(self._wrong(wrong, recorded, draw, answer))
+            raise Failure(self._wrong(wrong, recorded, draw))
         if recorded.performed and draw == "fresh":
             self._refuse_other_outputs(recorded)
         if answer["keeps_state"] and draw == "fresh" and not self._task.rules.in_place:
@@ -215,11 +215,10 @@ class Replayer:
             kind, _STAGES.get(kind, "safe"), str(fault["message"])[:600], _ADVICE.get(kind, ""), file=file, line=line
         )
 
-    def _wrong(self, wrong: Wrong, recorded: Recorded, draw: Draw, answer: Mapping[str, Any]) -> Reason:
+    def _wrong(self, wrong: Wrong, recorded: Recorded, draw: Draw) -> Reason:
         """Return why an output of the replay is wrong: the kernels, or work outside of them."""
-        was_right = self._seen(recorded).wrong(recorded.outputs, recorded.gradients) is None
         writer = self._writer(wrong, recorded)
-        if was_right and draw == "fresh" and wrong.excess > FAR_OFF:
+        if draw == "fresh" and wrong.excess > FAR_OFF and self._was_right_by_other_work(recorded):
             message = (
                 "the outputs were right for the inputs that the candidate saw, but its launches give wrong outputs for "
                 f"new inputs of the same shapes: {wrong.message}"
@@ -236,6 +235,23 @@ class Replayer:
         return replace(
             reason, output=wrong.output, element=wrong.element, expected=wrong.expected, found=wrong.found, **writer
         )
+
+    def _was_right_by_other_work(self, recorded: Recorded) -> bool:
+        """Return whether the recorded outputs were right, and not only for values that the kernels are right for."""
+        if self._seen(recorded).wrong(recorded.outputs, recorded.gradients) is not None:
+            return False
+        carries_values = recorded.follows_values or recorded.constants or recorded.tape["host_reads"]
+        return bool(carries_values) or self._wrong_on_seen(recorded) is not None
+
+    def _wrong_on_seen(self, recorded: Recorded) -> Wrong | None:
+        """Return what is wrong with a replay on the inputs that the candidate saw."""
+        answer = self._child.ask(self._request("replay", recorded, recorded.inputs, None))
+        if "stopped" in answer:
+            raise Failure(self._stopped(answer["stopped"]), open=answer["stopped"].get("kind") in _OPEN)
+        made = [read_output(one, self._child.arena) for one in answer["outputs"]]
+        count = len(recorded.outputs)
+        gradients = dict(zip(recorded.gradients or {}, made[count:], strict=False))
+        return self._seen(recorded).wrong(made[:count], gradients)
 
     def _advice(self, wrong: Wrong, recorded: Recorded, draw: Draw) -> str:
         if wrong.found is not None and wrong.found != wrong.found:
@@ -282,9 +298,13 @@ class Replayer:
         return {**found, "program": tuple(found["program"])} if found else {}
 
     def _refuse_other_outputs(self, recorded: Recorded) -> None:
-        """Refuse outputs that something outside of the launches changed: they were wrong, but the replay is right."""
+        """Refuse outputs that were wrong though the replay is right: kernels are wrong for the values that the
+        candidate saw, or something outside of the launches changed the outputs."""
         wrong = self._seen(recorded).wrong(recorded.outputs, recorded.gradients)
         if wrong is not None:
+            by_kernels = self._wrong_on_seen(recorded)
+            if by_kernels is not None:
+                raise Failure(self._wrong(by_kernels, recorded, "seen"))
             message = f"the launches are right, but something else changes what the candidate returns: {wrong.message}"
             raise Failure(
                 Reason(

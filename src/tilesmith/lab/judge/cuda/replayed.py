@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from tilesmith.lab.judge.expected import Wrong
 from tilesmith.lab.judge.isolation.children import Child
 from tilesmith.lab.judge.recorded import Failure, Recorded
 from tilesmith.lab.judge.replayed import Replayer
@@ -54,6 +55,9 @@ class DeviceReplayer(Replayer):
             plain = {name: one[name] for name in ("name", "line", "launches")}
             found.append({**plain, "targets": {target: facts}, "errors": {}, "findings": []})
         return found
+
+    def _wrong_on_seen(self, recorded: Recorded) -> Wrong | None:
+        return None  # this process replays on inputs that the candidate never saw only
 
     def _refuse_kept_outputs(self, recorded: Recorded) -> None:
         kinds = {recorded.tape["storages"][reference[0]]["kind"] for reference in recorded.references}
