@@ -81,6 +81,14 @@ def off_by_one(x_ptr, y_ptr, n_elements, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def largest_of_each_remainder(x_ptr, y_ptr, n_elements, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n_elements
+    x = tl.load(x_ptr + offsets, mask=mask, other=0.0)
+    tl.atomic_max(y_ptr + offsets % 64, x, mask=mask)
+
+
+@triton.jit
 def copy(x_ptr, y_ptr, n_elements, BLOCK: tl.constexpr):
     places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = places < n_elements

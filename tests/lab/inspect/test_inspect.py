@@ -191,6 +191,16 @@ def test_masked_lanes_are_counted() -> None:
     assert "masked-waste" in kinds(found)
 
 
+@pytest.mark.parametrize(("n", "found_in"), [(4096, []), (2048 + 100, ["load"])])
+def test_mask_that_follows_values_is_no_block_past_the_data(n: int, found_in: list[str]) -> None:
+    x, y = torch.randn(4096), torch.full((64,), -torch.inf)
+    found = inspect(lambda: planted.largest_of_each_remainder[(2,)](x, y, n, BLOCK=2048), targets=HOPPER)
+    atomic = access(found.kernels[0], "atomic", "y_ptr")
+    assert atomic.masked_fraction >= 0.5  # tl.atomic_max of floats is two atomics
+    wasteful = [one for one in found.findings if one.kind == "masked-waste"]
+    assert [kind for one in wasteful for kind in ("load", "atomic") if f"this {kind} " in one.message] == found_in
+
+
 def test_sampled_programs_scale_to_a_large_grid() -> None:
     x, y = torch.randn(4096 * 256), torch.empty(4096 * 256)
     found = inspect(lambda: planted.copy[(4096,)](x, y, x.numel(), BLOCK=256), targets=HOPPER, programs=20)

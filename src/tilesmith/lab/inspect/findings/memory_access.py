@@ -95,8 +95,12 @@ def redundant(evidence: Evidence) -> Iterator[Finding]:
 
 
 def masked(evidence: Evidence) -> Iterator[Finding]:
-    for access in evidence.large_accesses():
-        if access.masked_fraction > MASKED_WASTE and prod(access.shape) > 1:
+    """Yield accesses of blocks that reach past the data. A mask may also follow values, as in tl.atomic_max of floats,
+    which is one atomic for the positive numbers and one for the others."""
+    for place, access in zip(evidence.metrics.places, evidence.metrics.accesses, strict=True):
+        if access not in evidence.large_accesses() or prod(access.shape) <= 1:
+            continue
+        if access.masked_fraction > MASKED_WASTE and evidence.metrics.reaches_past_data(place):
             yield evidence.finding(
                 "masked-waste", "info",
                 f"{_share(access.masked_fraction)} of the lanes of this {access.kind} are masked off",

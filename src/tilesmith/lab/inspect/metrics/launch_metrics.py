@@ -132,6 +132,10 @@ class Metrics:
             and any(pattern.mask.all() for pattern in site.patterns.values())
         )
 
+    def reaches_past_data(self, place: Place) -> bool:
+        """Return whether the lanes that a mask leaves always form one rectangle."""
+        return all(_is_rectangle(pattern.mask) for pattern in self._trace.sites[place].patterns.values())
+
     def program_facts(self) -> tuple[ProgramFacts, ...]:
         """Return every traced program with its stored tiles; some programs in full."""
         trace = self._trace
@@ -371,3 +375,9 @@ def element_name(tensor: torch.Tensor, offset: int) -> str:
     if not tensor.is_contiguous() or not 0 <= offset < tensor.numel():
         return f"[{offset}]"
     return f"[{', '.join(map(str, np.unravel_index(offset, tuple(tensor.shape))))}]" if tensor.dim() else "[0]"
+
+
+def _is_rectangle(mask: NDArray[np.bool_]) -> bool:
+    """Return whether the set elements of a mask fill the smallest rectangle around them."""
+    places = np.argwhere(mask)
+    return bool(np.prod(np.ptp(places, axis=0) + 1) == len(places))
