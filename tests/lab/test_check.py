@@ -219,6 +219,10 @@ MISTAKES = {
         "        return z\n", "        return z, z.clone()\n", "forward",
         r"returns 2 tensors, but must return 1|",
     ),
+    "None in place of a tensor": (
+        "        return z\n", "        return None, z\n", "forward",
+        r"result 0 is None, but must be a tensor|",
+    ),
     "no output": (
         "    return Multiply.apply(x, y)\n", "    Multiply.apply(x, y)\n", "forward",
         r"TypeError: returns a NoneType, not a tensor or a tuple of tensors|",
@@ -661,3 +665,18 @@ def test_tensors_of_a_tuple_arrive_as_a_tuple() -> None:
 
     spec = simple(doubled, doubled, make_inputs=lambda case, dtype, device: {"tensors": (torch.ones(3), torch.ones(2))})
     assert all(one.passed for one in check(spec))
+
+
+@pytest.mark.parametrize("result", [lambda y: (y, None), lambda y: [None, y, 3 * y, None]])
+def test_none_among_the_results_is_compared_as_none(result: Callable[[Tensor], Any]) -> None:
+    def op(x: Tensor) -> Any:
+        return result(x * 2)
+
+    found = checked(simple(op, op))
+    assert [one for one in found if not one.passed] == []
+    assert {"gradient x"} < {one.what for one in found}
+
+
+def test_none_in_place_of_a_tensor_is_found() -> None:
+    swapped = checked(simple(lambda x: (None, x * 2), lambda x: (x * 2, None)))
+    assert [one.message for one in swapped] == ["result 0 is None, but must be a tensor", "result 1 must be None"]

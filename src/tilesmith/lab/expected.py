@@ -40,17 +40,22 @@ Gradients = dict[str, Tensor | None]
 
 
 class Call:
-    """One call of a function, and the gradients of its outputs."""
+    """One call of a function, and the gradients of its outputs.
+
+    `absent` are the numbers of the results that are None; outputs are the others.
+    """
 
     def __init__(self, function: Callable[..., Any], inputs: Inputs, differentiable: Sequence[str]) -> None:
         self._leaves = {name: inputs[name].detach().requires_grad_() for name in differentiable}
         made = called(function, {**inputs, **self._leaves})
         made = [made] if isinstance(made, Tensor) else made
-        others = [one for one in (made if isinstance(made, list | tuple) else [made]) if not isinstance(one, Tensor)]
+        results = made if isinstance(made, list | tuple) else [made]
+        self.absent = [number for number, one in enumerate(results) if one is None]
+        others = [one for one in results if not isinstance(one, Tensor) and (one is not None or made is None)]
         if others:
             raise TypeError(_no_tensors(made, others[0]))
-        self.attached = list(made)
-        self.outputs = [output.detach() for output in made]
+        self.attached = [one for one in results if one is not None]
+        self.outputs = [output.detach() for output in self.attached]
 
     def gradients(self, cotangents: Sequence[Tensor | None]) -> Gradients:
         followed = [
@@ -105,6 +110,7 @@ class Expected:
         self.exact = Values(exact.outputs, exact.gradients(self.cotangents))
         plain = Call(reference, copied(inputs, None), differentiable)
         self.plain = Values(plain.outputs, plain.gradients(self.cotangents))
+        self.absent = plain.absent
         self.draws = _draws(reference, self.inputs, differentiable, self.cotangents, self.exact)
         on_gpu = any(isinstance(one, Tensor) and one.is_cuda for one in tree_leaves(inputs))
         if on_gpu or len(self.draws) == 1:  # PyTorch's own error may loosen the limit, and never tightens it

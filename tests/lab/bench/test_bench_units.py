@@ -56,6 +56,15 @@ def test_correct_operator_gets_a_time(provider: str, mode: str) -> None:
     assert row.verdict is not None
 
 
+@pytest.mark.parametrize("mode", ["fwd", "bwd", "both"])
+def test_operator_with_none_among_its_results_gets_a_time(mode: str) -> None:
+    def both(x: Tensor) -> tuple[Tensor, None]:
+        return double(x), None
+
+    assert measured(replace(spec_with(both), reference=both), mode=mode).device_ms
+    assert measured(replace(spec_with(lambda x: (both(x)[0] + 1, None)), reference=both), mode=mode).device_ms is None
+
+
 def test_a_mode_without_work_gets_no_time() -> None:
     spec = replace(spec_with(), cost=lambda case, dtype: Cost(Work(1, 1), Work(0, 0)))
     row = measured(spec, mode="bwd")

@@ -97,7 +97,8 @@ class _Tried:
                 call = Call(trial.spec.op, inputs, expected.differentiable)
                 self.outputs = call.outputs
                 names = _names(trial, inputs, len(expected.plain.outputs))
-                self.failures = list(_misshapen(trial, names, call.outputs, expected.plain.outputs))
+                self.failures = list(_misplaced(trial, call.absent, expected.absent))
+                self.failures += _misshapen(trial, names, call.outputs, expected.plain.outputs)
                 if not self.failures:
                     stage = "backward"
                     self.gradients = call.gradients(expected.cotangents)
@@ -108,6 +109,13 @@ class _Tried:
         except Exception as error:
             message = described(error, source_of(trial.spec.op))
             self.failures = [trial.failure(stage, with_explanation(message, in_kernel=False))]
+
+
+def _misplaced(trial: Trial, absent: Sequence[int], wanted: Sequence[int]) -> Iterator[Result]:
+    """Yield a failure for each result that is None and must not be, or the other way round."""
+    for number in sorted(set(absent) ^ set(wanted)):
+        what = "is None, but must be a tensor" if number in absent else "must be None"
+        yield trial.failure("forward", f"result {number} {what}")
 
 
 def _tensors(number: int) -> str:

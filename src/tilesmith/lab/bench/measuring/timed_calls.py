@@ -229,7 +229,8 @@ def gradients(
 
 
 def as_outputs(made: Any) -> Outputs:
-    return (made,) if isinstance(made, Tensor) else tuple(made)
+    """Return the tensors among the results; others may be None."""
+    return (made,) if isinstance(made, Tensor) else tuple(one for one in made if one is not None)
 
 
 def _cotangents_in(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
