@@ -228,9 +228,9 @@ def _where(wrong: Tensor, inputs: Inputs) -> str:
         if value.dim() == 0 or value.shape != wrong.shape[: value.dim()]:
             continue
         is_wrong = wrong.flatten(value.dim()).any(-1) if wrong.dim() > value.dim() else wrong
-        bad, good = value[is_wrong.to(value.device)].unique(), value[~is_wrong.to(value.device)].unique()
+        bad, good = (value[one.to(value.device)] for one in (is_wrong, ~is_wrong))
         if bad.numel() and good.numel() and not torch.isin(bad, good).any():
-            values = [str(one) for one in bad[:MOST_VALUES].tolist()]
-            more = ["…"] if bad.numel() > MOST_VALUES else []
-            return f", only where {name} is {', '.join([*values, *more])}"
+            values = sorted(set(bad.tolist()))
+            listed = [str(one) for one in values[:MOST_VALUES]] + ["…"] * (len(values) > MOST_VALUES)
+            return f", only where {name} is {', '.join(listed)}"
     return ""
