@@ -85,6 +85,12 @@ class TestRight:
         assert result.exit_code == 0
         assert result.output.splitlines()[-1] == "all 2 comparisons passed"
 
+    @pytest.mark.parametrize("dtypes", [["bf16,fp32"], ["float32,", "--dtype", "bfloat16"], ["fp32, bfloat16 ,fp32"]])
+    def test_names_are_separated_by_commas_or_the_option_repeated(self, dtypes: list[str]) -> None:
+        result = checked("silu", "--dtype", *dtypes, "--case", "odd", "--layout", "transposed,offset")
+        assert result.exit_code == 0
+        assert result.output.splitlines()[-1] == "all 8 comparisons passed"
+
     @pytest.mark.parametrize(("text", "said"), [
         (SIMPLE, ["double: right, 1 comparison; largest error 0% of the allowed error", "1 comparison passed"]),
         (SIMPLE.replace("x * 2", "x * 3"), ["double: 1 wrong, 1 comparison", "1 of 1 comparison failed"]),
@@ -252,10 +258,12 @@ class TestUnusable:
             (["nothing.py"], "nothing.py: no such file"),
             (["rms_norn"], "'rms_norn' is neither an operator nor a Python file; did you mean rms_norm"),
             (["silu", "--dtype", "fp8"], "dtype 'fp8' is not one of float32, float16, bfloat16"),
+            (["silu", "--dtype", "fp32,int8"], "dtype 'int8' is not one of float32, float16, bfloat16"),
+            (["silu", "--dtype", ","], "--dtype ',' names nothing"),
             (["silu", "--layout", "diagonal"], "layout 'diagonal' is not one of contiguous, row-strided"),
             (["silu", "--case", "huge"], "silu has no case 'huge'; it has one, odd"),
         ],
-        ids=["no file", "no operator", "no dtype", "no layout", "no case"],
+        ids=["no file", "no operator", "no dtype", "one of two", "nothing", "no layout", "no case"],
     )
     def test_argument_gets_one_line_and_2(self, arguments: list[str], message: str) -> None:
         result = checked(*arguments)

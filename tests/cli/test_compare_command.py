@@ -94,7 +94,8 @@ def test_version_that_differs_is_not_timed(monkeypatch: pytest.MonkeyPatch, tmp_
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--variants", "v1,v7"], "--variant is 'v7', but must be one of v1, v2, v3, v4"),
+        (["--variants", "v1,v7"], "--variants 'v7' is not one of v1, v2, v3, v4"),
+        (["--variants", ","], "--variants ',' names nothing"),
         (["--num-heads", "7"], "which --num-heads 7 does not divide"),
         (["--data", "nowhere"], "--data: cannot read nowhere"),
     ],

@@ -156,6 +156,9 @@ def test_endless_script_is_stopped_after_the_timeout(tmp_path: Path) -> None:
         (["--programs", "some"], "--programs"),
         (["--asm", "fortran"], "--asm"),
         (["--device", "abacus"], "unknown device"),
+        (["--config", "3"], "--config 3: no kernel of the script has an autotuner"),
+        (["--config", "BLOCK=64"], "--config BLOCK=64: no kernel of the script has an autotuner"),
+        (["--config", "all"], "--config all: no kernel of the script has an autotuner"),
     ],
 )
 def test_wrong_options_are_refused(good: Path, options: list[str], said: str) -> None:

@@ -105,7 +105,7 @@ def test_judge_takes_an_operator_as_task() -> None:
         ([TASK, "nothing.py"], "no such file or folder"),
         ([TASK, Path(__file__).parents[2] / "LICENSE"], "LICENSE: is not a Python file: its name must end in .py"),
         (["softmax"], "give a candidate"),
-        ([TASK, PLAIN, "--dtype", "int4"], "--dtype 'int4' is not one of"),
+        ([TASK, PLAIN, "--dtype", "fp32,int4"], "--dtype 'int4' is not one of"),
         ([TASK, PLAIN, "--layout", "odd"], "--layout 'odd' is not one of"),
         ([TASK, PLAIN, "--gradients", "some"], "--gradients 'some' is not one of"),
         ([TASK, PLAIN, "--target", "vax"], "--target: unknown target 'vax"),

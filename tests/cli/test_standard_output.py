@@ -162,6 +162,23 @@ def test_exported_report_never_replaces_another_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "one", "other"),
+    [
+        (["inspect", "script.py"], ["--json", "found"], ["--html", "./found"]),
+        (["bench", "silu"], ["--csv=found"], ["--png", "found"]),
+        (["train", "llama"], ["--save", "found"], ["--json=found"]),
+        (["tour"], ["--json", "-"], ["--html", "/dev/stdout"]),
+    ],
+)
+def test_two_results_in_one_file_are_refused(words: list[str], one: list[str], other: list[str]) -> None:
+    with patch("tilesmith.storage.write_atomically", side_effect=AssertionError):
+        done = CliRunner().invoke(app, [*words, *one, *other])
+    named = [option.partition("=")[0] for option in (one[0], other[0])]
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"tilesmith: {named[0]} and {named[1]} name the same file, ")
+
+
+@pytest.mark.parametrize(
     ("words", "complaint"),
     [
         (["check", "silu", "--json"], "Option '--json' requires an argument"),

@@ -32,6 +32,7 @@ def test_without_a_gpu_prints_one_line() -> None:
         (["my_kernel.py"], "for a file: tilesmith bench my_kernel.py --sweep"),
         (["silu", "--case", "huge"], "silu has no case 'huge'"),
         (["silu", "--dtype", "int8"], "int8 is not one of"),
+        (["silu", "--dtype", "bf16,int4"], "int4 is not one of"),
     ],
 )
 def test_rejects_unknown_operators_cases_and_dtypes(arguments: list[str], message: str) -> None:

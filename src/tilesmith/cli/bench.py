@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tilesmith.cli.options import Dtypes, listed, listed_dtypes
 from tilesmith.cli.terminal import CHECK_FAILED, console, refuse, write_json, write_result
 
 if TYPE_CHECKING:
@@ -30,16 +31,18 @@ def bench(
         typer.Argument(metavar="[OP… | FILE.py…]", help="Operators, or files with a SPEC. Default: all."),
     ] = None,
     cases: Annotated[
-        str | None, typer.Option(help="Case names, comma-separated, or all. Default: the large cases.")
+        list[str] | None, typer.Option(help="Case names, comma-separated, or all. Default: the large cases.")
     ] = None,
     size: Annotated[
         list[str] | None, typer.Option(metavar="NAME=N", help="Set a size of the cases; may be repeated.")
     ] = None,
     rows: Annotated[int | None, typer.Option(min=0, help="Short for --size rows=N.")] = None,
     cols: Annotated[int | None, typer.Option(min=0, help="Short for --size cols=N.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, float16, bfloat16, comma-separated, or all.")] = None,
-    mode: Annotated[str | None, typer.Option(help="fwd, bwd, both, comma-separated. Default: fwd,bwd.")] = None,
-    against: Annotated[str | None, typer.Option(help="Rival names, comma-separated, or none. Default: all.")] = None,
+    dtype: Dtypes = None,
+    mode: Annotated[list[str] | None, typer.Option(help="fwd, bwd, both, comma-separated. Default: fwd,bwd.")] = None,
+    against: Annotated[
+        list[str] | None, typer.Option(help="Rival names, comma-separated, or none. Default: all.")
+    ] = None,
     sweep: Annotated[
         list[str] | None, typer.Option(metavar="FIELD=A,B", help="Measure each value; may be repeated.")
     ] = None,
@@ -80,7 +83,7 @@ def bench(
         from tilesmith.cli.survey import survey
 
         survey(
-            what or [], draw=draw, seed=seed, against=_listed("--against", against), jobs=jobs, listing=listing,
+            what or [], draw=draw, seed=seed, against=listed("--against", against) or None, jobs=jobs, listing=listing,
             limits_anew=measure_limits, json=json, html=html,
         )  # fmt: skip
         return
@@ -95,11 +98,11 @@ def bench(
         refuse("--warm and --measure-limits need a GPU, and no --device: a prediction measures nothing")
     old = _read_baseline(baseline, measuring)
     selection = Selection(
-        cases=_listed("--cases", cases),
+        cases=listed("--cases", cases) or None,
         sizes=_sizes(size or [], rows, cols),
-        dtypes=_listed("--dtype", dtype),
-        modes=_listed("--mode", mode),
-        rivals=_listed("--against", against),
+        dtypes=listed_dtypes(dtype) or None,
+        modes=listed("--mode", mode) or None,
+        rivals=listed("--against", against) or None,
         sweep=_swept(sweep or []),
         predicting=not measuring,
     )
@@ -117,15 +120,6 @@ def _refuse_with_draw(**options: object) -> None:
     given = [f"--{name}" for name, value in options.items() if value not in (None, [])]
     if given:
         refuse(f"--draw chooses cases, dtypes and modes itself, so {', '.join(given)} cannot be given with it")
-
-
-def _listed(option: str, text: str | None) -> list[str] | None:
-    if text is None:
-        return None
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts:
-        refuse(f"{option} {text!r} names nothing")
-    return parts
 
 
 def _sizes(texts: Sequence[str], rows: int | None, cols: int | None) -> dict[str, int]:

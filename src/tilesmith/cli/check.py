@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilesmith.cli import check_child
+from tilesmith.cli.options import Dtypes, listed, listed_dtypes
 from tilesmith.cli.terminal import CHECK_FAILED, console, operators, refuse, write_json
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ def check(
         list[str] | None,
         typer.Argument(metavar="[OP… | FILE.py…]", help="Operators, or files with a SPEC. Default: all."),
     ] = None,
-    dtype: Annotated[list[str] | None, typer.Option(help="float32, float16, bfloat16; may be repeated.")] = None,
+    dtype: Dtypes = None,
     case: Annotated[list[str] | None, typer.Option(help="A case name; may be repeated.")] = None,
-    layout: Annotated[list[str] | None, typer.Option(help="A layout name; may be repeated.")] = None,
+    layout: Annotated[list[str] | None, typer.Option(help="Layout names; separated by commas, or repeated.")] = None,
     time_limit: Annotated[
         float, typer.Option(metavar="SECONDS", min=1.0, help="End one case, dtype and layout after this time.")
     ] = 300.0,
@@ -45,7 +46,8 @@ def check(
     from tilesmith.lab.check.check_call import as_json, comparisons
 
     operators()  # refuses in one line where torch or Triton is missing
-    wanted = check_child.Wanted(what or [], dtype or [], case or [], layout or [])
+    dtypes = [name for name in listed_dtypes(dtype) if name != "all"]  # the default
+    wanted = check_child.Wanted(what or [], dtypes, case or [], listed("--layout", layout))
     results = _Run(wanted, time_limit).results()
     if json:
         write_json(json, as_json(results))

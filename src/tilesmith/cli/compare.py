@@ -7,8 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
-from tilesmith.cli.options import Data, LlamaSizes, OpenFoldSizes, Reports, Schedule, TextData, given, with_options
-from tilesmith.cli.terminal import CHECK_FAILED, console, write_json, write_result
+from tilesmith.cli.options import (
+    Data,
+    LlamaSizes,
+    OpenFoldSizes,
+    Reports,
+    Schedule,
+    TextData,
+    given,
+    listed,
+    with_options,
+)
+from tilesmith.cli.terminal import CHECK_FAILED, console, refuse, write_json, write_result
 from tilesmith.cli.train import one_line_errors, progress_of
 
 compare = typer.Typer(
@@ -21,7 +31,7 @@ compare = typer.Typer(
 
 @dataclass(frozen=True)
 class Versions:
-    variants: Annotated[str | None, typer.Option(help="Versions, separated by commas. Default: all.")] = None
+    variants: Annotated[list[str] | None, typer.Option(help="Versions, separated by commas. Default: all.")] = None
 
 
 @compare.command("llama")
@@ -43,7 +53,9 @@ def compare_openfold(
     _compare("openfold", {**given(sizes), **given(data)}, given(schedule), versions.variants, reports)
 
 
-def _compare(model: str, fixed: dict[str, Any], wanted: dict[str, Any], variants: str | None, reports: Reports) -> None:
+def _compare(
+    model: str, fixed: dict[str, Any], wanted: dict[str, Any], variants: list[str] | None, reports: Reports
+) -> None:
     with one_line_errors():
         from tilesmith.training.results.comparison import compared
         from tilesmith.training.results.provenance import stamped
@@ -51,7 +63,9 @@ def _compare(model: str, fixed: dict[str, Any], wanted: dict[str, Any], variants
         from tilesmith.training.running.distributed import alone
 
         task = options.task_of(model, fixed)
-        chosen = list(task.versions) if variants is None else [name.strip() for name in variants.split(",")]
+        chosen = listed("--variants", variants) or list(task.versions)
+        if unknown := [name for name in chosen if name not in task.versions]:
+            refuse(f"--variants {unknown[0]!r} is not one of {', '.join(task.versions)}")
         wanted = {**task.defaults, **wanted}
         settings = [options.settings_of({**wanted, "variant": name}, task.versions) for name in chosen]
         result = stamped(compared(task, settings[0], chosen, alone(), progress_of))

@@ -80,9 +80,7 @@ def inspect(
 
         write_result(html, write_html(found))
     _show(found, asm)
-    if config == "all" and found.kernels and not any(one.configurations for one in found.kernels):
-        typer.echo("tilesmith: --config all: no kernel of the script has an autotuner", err=True)
-    _end(found, kernel or [])
+    _end(found, kernel or [], config)
 
 
 def _options(
@@ -165,9 +163,11 @@ def _show_texts(found: Inspection, asm: str) -> None:
                 console.print(text, markup=False, soft_wrap=True)
 
 
-def _end(found: Inspection, kernels: list[str]) -> None:
+def _end(found: Inspection, kernels: list[str], config: str | None) -> None:
     """Print one line about the failure, if any, and exit with its status."""
     problem, status = _problem(found, kernels)
+    if not problem and config is not None and not any(one.is_tuned for one in found.kernels):
+        problem, status = f"--config {config}: no kernel of the script has an autotuner", WRONG_USAGE
     if problem:
         typer.echo(f"tilesmith: {problem}", err=True)
         raise typer.Exit(status)

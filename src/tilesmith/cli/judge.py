@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilesmith import nursery_process
+from tilesmith.cli.options import Dtypes, listed, listed_dtypes
 from tilesmith.cli.terminal import CHECK_FAILED, console, operators, refuse, write_json, write_result
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def judge(
         typer.Argument(metavar="[CANDIDATE…]", help="Files or folders. Default: the operator of TASK's own SPEC."),
     ] = None,
     each: Annotated[bool, typer.Option("--each", help="Judge every file and folder inside CANDIDATE.")] = False,
-    dtype: Annotated[list[str] | None, typer.Option(help="float32, float16, bfloat16; may be repeated.")] = None,
+    dtype: Dtypes = None,
     layout: Annotated[list[str] | None, typer.Option(help="A layout name, or all; default: contiguous.")] = None,
     gradients: Annotated[str, typer.Option(help=f"{', '.join(GRADIENTS)}.")] = "offered",
     torch_ops: Annotated[bool, typer.Option("--torch-ops", help="PyTorch may compute too.")] = False,
@@ -62,7 +63,7 @@ def judge(
             device=None if times else "",
         )  # fmt: skip
         chosen, found = _chosen(task, candidates or [], each, _rules(gradients, torch_ops, tf32, seconds))
-        chosen = _narrowed(chosen, dtype or [], layout or [])
+        chosen = _narrowed(chosen, listed_dtypes(dtype), listed("--layout", layout))
         verdicts = _verdicts(chosen, found, options, jobs, jsonl)
     except (TaskError, CandidateError) as error:
         refuse(str(error))
@@ -120,11 +121,11 @@ def _narrowed(task: Task, dtypes: Sequence[str], layouts: Sequence[str]) -> Task
     spec = task.spec
     known_dtypes = {str(one).removeprefix("torch."): one for one in spec.dtypes}
     known_layouts = {one.name: one for one in spec.layouts}
-    for kind, names, known in (("dtype", dtypes, known_dtypes), ("layout", layouts, {**known_layouts, "all": None})):
+    for kind, names, known in (("dtype", dtypes, known_dtypes), ("layout", layouts, known_layouts)):
         for name in names:
-            if name not in known:
-                refuse(f"--{kind} {name!r} is not one of {', '.join(known)}")
-    if dtypes:
+            if name not in (*known, "all"):
+                refuse(f"--{kind} {name!r} is not one of {', '.join([*known, 'all'])}")
+    if dtypes and "all" not in dtypes:
         task = replace(task, dtypes=[known_dtypes[name] for name in dtypes])
     if "all" in layouts:
         from tilesmith.lab.expected import writable_layouts

@@ -4,12 +4,35 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
+
+from tilesmith.cli.terminal import refuse
+
+DTYPES = "float32, float16, bfloat16 or all; separated by commas, or the option repeated."
+Dtypes = Annotated[list[str] | None, typer.Option("--dtype", help=DTYPES)]
+
+
+def listed(option: str, values: Sequence[str] | None) -> list[str]:
+    """Return the names that an option holds, separated by commas or repeated. Exits where it names nothing."""
+    names = []
+    for text in values or ():
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        if not parts:
+            refuse(f"{option} {text!r} names nothing")
+        names += parts
+    return list(dict.fromkeys(names))
+
+
+def listed_dtypes(values: Sequence[str] | None) -> list[str]:
+    """Return the dtypes that --dtype holds, by their full names; for all, every one."""
+    from tilesmith.lab.bench.selection import SHORT_DTYPES
+
+    return [SHORT_DTYPES.get(name, name) for name in listed("--dtype", values)]
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

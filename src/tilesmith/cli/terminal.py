@@ -126,7 +126,13 @@ def refuse_unwritable_results(words: Sequence[str]) -> None:
     own = words[: words.index("--") + 1] if "--" in words else words  # the rest belongs to another program
     if not own or "--help" in own:
         return
+    files: dict[str, str] = {}
     for option, value in _given_options(own):
+        if option in (*RESULT_OPTIONS, "--save") and value != os.devnull:
+            file = os.path.realpath("/dev/stdout" if value == "-" else value)
+            if file in files:
+                refuse(f"{files[file]} and {option} name the same file, {value}")
+            files[file] = option
         is_folder = own[0] == "learn" and own[1] != "show" and option == "--html"
         if option in RESULT_OPTIONS and not is_folder and value not in STANDARD_OUTPUT:
             if value.startswith("--"):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilesmith.cli.check import chosen_specs
+from tilesmith.cli.options import Dtypes, listed_dtypes
 from tilesmith.cli.terminal import console, refuse
 
 if TYPE_CHECKING:
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
 def tune(
     what: Annotated[list[str] | None, typer.Argument(metavar="[OP…]", help="Operators. Default: all.")] = None,
     case: Annotated[list[str] | None, typer.Option(help="A case by name; may be repeated.")] = None,
-    dtype: Annotated[list[str] | None, typer.Option(help="float32, float16, bfloat16; may be repeated.")] = None,
+    dtype: Dtypes = None,
 ) -> None:
     """Measure and store the fastest configurations for this GPU.
 
     For each case of each operator, the search starts at the built-in configuration and moves to faster neighbours. Then
     PyTorch is timed, with the timer of `tilesmith bench`. Later calls look up the fastest. A call never tunes.
     """
-    jobs = _jobs(what or [], case or [], dtype or [])
+    jobs = _jobs(what or [], case or [], [name for name in listed_dtypes(dtype) if name != "all"])
     import torch
 
     if not torch.cuda.is_available():

@@ -327,6 +327,12 @@ def test_unknown_configuration_raises(config: str) -> None:
         configurations(x, y, config)
 
 
+def test_configuration_of_a_kernel_without_autotuner_raises() -> None:
+    x, y = torch.randn(300), torch.empty(300)
+    with pytest.raises(InspectError, match="config '3': no kernel of the program has an autotuner"):
+        inspect(lambda: planted.copy[(1,)](x, y, 300, BLOCK=512), targets=HOPPER, config="3")
+
+
 def only_large_ones(configs: list[Any], arguments: dict[str, Any], **options: Any) -> list[Any]:
     return [config for config in configs if config.kwargs["BLOCK"] > arguments["n_elements"]]
 

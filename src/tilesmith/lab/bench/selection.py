@@ -107,7 +107,7 @@ def _dtypes(spec: Spec, names: Sequence[str] | None) -> list[torch.dtype]:
     known = {str(dtype).removeprefix("torch."): dtype for dtype in spec.dtypes}
     if names is None:
         return [DEFAULT_DTYPE if DEFAULT_DTYPE in spec.dtypes else spec.dtypes[0]]
-    if list(names) == ["all"]:
+    if "all" in names:
         return list(spec.dtypes)
     full = [SHORT_DTYPES.get(name, name) for name in names]
     unknown = [name for name in full if name not in known]

@@ -10,7 +10,7 @@ import torch
 
 from tilesmith.arguments import FLAG, TEXT, TEXTS, Rule, number, or_none, require_all, whole
 from tilesmith.lab.inspect.model import Inspection
-from tilesmith.lab.inspect.options import InspectOptions, default_targets
+from tilesmith.lab.inspect.options import InspectError, InspectOptions, default_targets
 from tilesmith.lab.inspect.running.watch import inspection_of, watching
 from tilesmith.lab.inspect.session import Session
 from tilesmith.toolchain.compiler import Target
@@ -103,13 +103,19 @@ def inspect(
         precision=precision,
     )
     if isinstance(program, str | Path):
-        return NotebookInspection(**vars(_inspected_script(Path(program), arguments, options)))
+        return _with_used_options(_inspected_script(Path(program), arguments, options), config)
     session = Session(options, has_gpu=torch.cuda.is_available())
     with watching(session):
         program()
         with torch._C.DisableTorchFunction():
             session.run_deferred()
-    found = inspection_of(session, script=getattr(program, "__name__", "program"))
+    return _with_used_options(inspection_of(session, script=getattr(program, "__name__", "program")), config)
+
+
+def _with_used_options(found: Inspection, config: str | None) -> NotebookInspection:
+    """Return the results for a notebook. Raises InspectError where `config` chose nothing."""
+    if config is not None and found.kernels and not any(one.is_tuned for one in found.kernels):
+        raise InspectError(f"config {config!r}: no kernel of the program has an autotuner")
     return NotebookInspection(**vars(found))
 
 

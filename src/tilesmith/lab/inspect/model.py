@@ -285,6 +285,7 @@ class Kernel:
     measured_note: str | None = None
     precision: tuple[LineError, ...] = ()  # only where it was asked for
     configurations: tuple[ConfigurationFacts, ...] = ()  # of an autotuner, with --config all
+    is_tuned: bool = False  # whether an autotuner launched it
 
     @property
     def errors(self) -> tuple[Finding, ...]:

@@ -347,6 +347,7 @@ class Session:
             findings=findings(evidence),
             precision=trace.numbers.line_errors(),
             configurations=self._configurations.table(launched, metrics.work()),
+            is_tuned=launched.tuner is not None,
             measured_us=measured,
             measured_note=explain_time(measured, targets[str(self.options.first_target)]) if measured else None,
         )
