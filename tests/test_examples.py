@@ -22,6 +22,7 @@ RUNS = {
     "evoformer_block.py": "--steps 12 --residues 6 --sequences 8 --channels 16",
     "own_kernel.py": "",
     "custom_autograd.py": "",
+    "dropout.py": "",
 }
 TESTED_BY_PYTEST = "inspect_in_ci.py"
 
@@ -62,6 +63,25 @@ def test_custom_autograd_is_right() -> None:
     found = ts.lab.check(EXAMPLES / "custom_autograd.py", cases=["odd"], dtypes=["float32", "bfloat16"], device="cpu")
     assert found.passed, found
     assert {one.what for one in found} == {"forward", "gradient x"}
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "what"),
+    [
+        ("tl.rand(seed, offsets)", "tl.rand(seed, offsets)", set()),
+        ("tl.rand(seed, offsets)", "tl.rand(seed, offsets + 1)", {"forward", "gradient x"}),
+        ("tl.rand(seed, offsets)", "tl.rand(7, offsets)", {"forward", "gradient x"}),
+        ("context.probability, context.seed), None", "context.probability, context.seed + 1), None", {"gradient x"}),
+    ],
+    ids=["right", "other offsets", "other seed", "other seed in the backward"],
+)
+def test_dropout_is_compared_element_by_element(right: str, wrong: str, what: set[str], tmp_path: Path) -> None:
+    text = (EXAMPLES / "dropout.py").read_text()
+    assert text.count(right) >= 1
+    copy = tmp_path / "dropout.py"
+    copy.write_text(text.replace(right, wrong, 1))
+    found = ts.lab.check(copy, cases=["odd"], dtypes=["float32"], device="cpu")
+    assert {one.what for one in found.failures} == what
 
 
 @pytest.mark.usefixtures("forked")

@@ -680,3 +680,20 @@ def test_none_among_the_results_is_compared_as_none(result: Callable[[Tensor], A
 def test_none_in_place_of_a_tensor_is_found() -> None:
     swapped = checked(simple(lambda x: (None, x * 2), lambda x: (x * 2, None)))
     assert [one.message for one in swapped] == ["result 0 is None, but must be a tensor", "result 1 must be None"]
+
+
+@pytest.mark.parametrize("draw", [torch.rand_like, lambda x: torch.randint_like(x, 3)])
+def test_reference_that_draws_random_numbers_is_refused(draw: Callable[[Tensor], Tensor]) -> None:
+    def dropout(x: Tensor) -> Tensor:
+        return x * (draw(x) > 0.5)
+
+    make_inputs = lambda case, dtype, device: {"x": torch.randn(64, dtype=dtype, device=device)}  # noqa: E731
+    with pytest.raises(SpecError, match="another call with the same inputs gives other results"):
+        checked(simple(dropout, dropout, make_inputs=make_inputs))
+
+
+def test_reference_with_nan_infinity_and_nothing_is_repeatable() -> None:
+    def results(x: Tensor) -> tuple[Tensor, ...]:
+        return x / 0, x * torch.nan, x[:0], x > 0
+
+    assert all(one.passed for one in checked(simple(results, results, differentiable=False)))

@@ -33,6 +33,7 @@ MOST_BYTES_ON_CPU = 1 << 20
 # Millions of elements vary within one draw as much as a few do over several, so larger inputs get one draw and
 # PyTorch's own result; on a GPU PyTorch's alone, since a draw of rms_norm takes 20 times the inputs' memory.
 LARGE = 8 << 20
+LIKE = 1e-6  # relative to the norm: two results in float64 that differ by more are not the same computation
 OVERLAPPING = "expanded"  # a layout whose elements share memory: PyTorch refuses to write to such a tensor
 KEPT = 8  # expectations in memory: the layouts of a case have the same numbers, except for expanded tensors
 
@@ -106,6 +107,8 @@ class Expected:
         self.inputs = copied(inputs, None)
         self.differentiable = differentiable
         exact = Call(reference, copied(inputs, torch.float64), differentiable)
+        if _bytes(inputs) <= MOST_BYTES_ON_CPU:
+            require_repeatable(exact.outputs, Call(reference, copied(inputs, torch.float64), ()).outputs)
         self.cotangents = [cotangent(output) if output.requires_grad else None for output in exact.attached]
         self.exact = Values(exact.outputs, exact.gradients(self.cotangents))
         plain = Call(reference, copied(inputs, None), differentiable)
@@ -135,6 +138,30 @@ class Expected:
     def _unmodelled(self, exact: Tensor) -> int:
         """Return one rounding more for few elements without a draw: there PyTorch's result may be exact by luck."""
         return int(all(one is self.plain for one in self.draws) and exact.numel() < FEW)
+
+
+def require_repeatable(outputs: Sequence[Tensor], again: Sequence[Tensor]) -> None:
+    """Raise ValueError where two calls of a reference with the same inputs differ: it draws random numbers.
+
+    The draws of rounding errors would differ as much, and allow any error.
+    """
+    for first, second in zip(outputs, again, strict=True):
+        if first.is_complex() or (first.shape == second.shape and _are_like(first.double(), second.double())):
+            continue
+        raise ValueError(
+            "another call with the same inputs gives other results; the reference must compute random numbers from a "
+            "seed among its arguments, as the operator does"
+        )
+
+
+def _are_like(one: Tensor, other: Tensor) -> bool:
+    finite = one.isfinite() & other.isfinite()
+    one, other = one.where(finite, 0.0), other.where(finite, 0.0)
+    return bool((one - other).norm() <= LIKE * one.norm())
+
+
+def _bytes(inputs: Inputs) -> int:
+    return sum(one.nbytes for one in tree_leaves(inputs) if isinstance(one, Tensor))
 
 
 _kept: OrderedDict[bytes, list[Values]] = OrderedDict()

@@ -165,6 +165,12 @@ def test_kernel_wrong_for_some_integers_is_blamed_for_these(seed: int, warm_judg
     assert {int(one) & 15 for one in re.findall(r"\d+", " ".join(named))} == {15}
 
 
+def test_definition_that_draws_random_numbers_is_refused(warm_judge: Judge, softmax: Task) -> None:
+    spec = replace(softmax.spec, reference=lambda x: torch.dropout(torch.softmax(x, -1), 0.5, train=True))
+    with pytest.raises(TaskError, match="another call with the same inputs gives other results"):
+        warm_judge.judge(replace(softmax, spec=spec), Candidate.of(PLAIN), QUICK)
+
+
 @pytest.mark.usefixtures("forked")
 def test_operator_without_a_kernel_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "no_kernel.py"

@@ -17,6 +17,7 @@ from tilesmith.lab.expected import (
     FEW,
     copied,
     names_of_changed,
+    require_repeatable,
     with_changed_inputs,
 )
 from tilesmith.lab.judge.task import Task, TaskError, Trial
@@ -55,6 +56,7 @@ class Expected:
         try:
             with exact_products():
                 exact_outputs, exact_leaves = self._call(copied(inputs, torch.float64))
+                require_repeatable(exact_outputs, self._call(copied(inputs, torch.float64))[0])
                 plain_outputs, plain_leaves = self._call(copied(inputs, None))
                 self.exact = [one.detach() for one in exact_outputs]
                 self.plain = [one.detach() for one in plain_outputs]
