@@ -130,6 +130,7 @@ def test_agents_judge_over_mcp() -> None:
     assert "no such file" in found["missing"]["error"]
     for name in ("outside", "outside_check"):
         assert "outside of the folder" in found[name]["error"]
+    assert found["own"]["reasons"][0]["kind"] == "torch-computes"  # the operator of the task's file
     assert found["empty"]["reasons"][0]["kind"] == "no-function"
     assert found["submission"]["outcome"] == "pass", found["submission"]["reasons"]
 
@@ -156,6 +157,7 @@ async def _conversation(mcp: Any) -> dict[str, Any]:
             "missing": await ask("judge", task="zoo/tasks/softmax.py", candidate="nothing.py"),
             "outside": await ask("judge", task="zoo/tasks/softmax.py", candidate="../../README.md"),
             "outside_check": await ask("check", what="/etc/passwd"),
+            "own": await ask("judge", task="zoo/tasks/softmax.py"),
             "empty": await ask("judge", task="zoo/tasks/softmax.py", source="x = 1"),
             "submission": await ask("judge", task="bridges/scale_rows", source=SUBMISSION.read_text()),
         }

@@ -64,25 +64,26 @@ class _Tools:
         """Judge a candidate kernel: right, safe, honest, compiles, bytes moved against the floor, and a reward.
 
         task: an operator's name such as softmax, or the path of a file with a SPEC, of a KernelBench problem, or of a
-        GPU MODE folder. candidate: the path of a Python file or folder; or give its text as source. seed: repeats a
-        judgement.
+        GPU MODE folder. candidate: the path of a Python file or folder; or give its text as source. Without both, the
+        operator of the task's own SPEC is judged. seed: repeats a judgement.
         """
         from tilesmith.lab.judge import Candidate, CandidateError, Options, Task, TaskError, default_judge
-        from tilesmith.lab.judge.bridges.opening import candidate_for, task_at, with_format
+        from tilesmith.lab.judge.bridges.opening import both_of, candidate_for, task_at, with_format
 
         path = self._folder / task
         outside = next((one for one in (task, candidate) if not self._is_inside(one)), None)
         if outside is not None:
             return {"error": f"{outside!r} lies outside of the folder that tilesmith mcp serves"}
         known = {} if path.exists() else operators()
+        if not source and not candidate and not path.is_file():
+            return {"error": "give candidate, a path, or source, the text of the file"}
         try:
-            chosen = Task.of(known[task]) if task in known else task_at(path)
-            if source:
-                one = with_format(path, Candidate.of_text(source))
-            elif candidate:
-                one = candidate_for(path, self._folder / candidate)
+            if not source and not candidate:
+                chosen, one = both_of(path)
             else:
-                return {"error": "give candidate, a path, or source, the text of the file"}
+                chosen = Task.of(known[task]) if task in known else task_at(path)
+                text = Candidate.of_text(source) if source else None
+                one = with_format(path, text) if text else candidate_for(path, self._folder / candidate)
             return default_judge().judge(chosen, one, Options(seed=seed)).as_json()
         except (TaskError, CandidateError) as error:
             return {"error": str(error)}

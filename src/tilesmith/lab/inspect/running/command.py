@@ -28,7 +28,7 @@ def program_of(command: Sequence[str]) -> tuple[str, list[str]]:
     here = str(Path(sys.executable).parent)  # also where the environment is not activated
     found = shutil.which(name, path=os.pathsep.join([here, os.environ.get("PATH", "")]))
     if found is None:
-        raise InspectError(f"{name} is not a file, nor a module of {sys.executable}, nor a command")
+        raise InspectError(f"{name or repr(name)} is not a file, nor a module of {sys.executable}, nor a command")
     with open(found, "rb") as file:
         first = file.readline(200)
     if not (first.startswith(b"#!") and b"python" in first):
