@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "inspect"))
+from browser import CHROMIUM, Browser  # a module of the tests
 
 from tilesmith.lab.bench.survey.page import blocks, write_html
 from tilesmith.lab.bench.survey.summary import LARGE_BYTES, quantile, summaries, summary
@@ -125,6 +130,26 @@ def test_page_has_a_curve_an_operator_and_names_every_point() -> None:
     assert "&lt;b&gt;1&lt;/b&gt;" in page
     assert not re.search(r'(src|href)="https?:', page)
     assert page.count("<polyline") >= 4, "two curves for softmax, two for all"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+def test_figures_of_cases_with_long_names_are_in_sight(tmp_path: Path) -> None:
+    one = case(1, forward=direction(1.0, 1.2))
+    one["name"] = "batch=14 heads=71 key_heads=8 queries=256 keys=256 head_size=40 causal window=4096 bf16"
+    page = tmp_path / "survey.html"
+    page.write_text(write_html(survey(one)), encoding="utf-8")
+    with Browser(tmp_path, width=1200) as browser:
+        browser.open(page)
+        hidden = (
+            "[...document.querySelectorAll('table')].filter(t => t.offsetWidth > t.parentElement.clientWidth).length"
+        )
+        assert browser.ask(hidden) == 0
+
+
+def test_table_without_rows_is_left_out() -> None:
+    alone = direction(1.0, 1.2)
+    del alone["device_ms"]["auto"]
+    assert "auto beside PyTorch</figcaption>" not in write_html(survey(case(1, forward=alone)))
 
 
 def test_empty_survey_has_a_page() -> None:
