@@ -2,7 +2,8 @@
 
 Names and shapes leave questions open: outgoing or incoming, starting or ending, how a mean is taken, what a release
 changed. So the module's own `forward` and ours compute the same random numbers, with random parameters, on the CPU: the
-result with padding in evaluation, and result and gradients in training. A module that differs is not replaced.
+result with padding in evaluation, and result and gradients in training. A module that differs is not replaced. A norm
+whose kernel may need a GPU is first compared alone, on its own device, with PyTorch's, which then stands for it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tilesmith.patch.folding.grid_attention import Layers
@@ -91,6 +93,10 @@ def _tried(module: nn.Module, kind: Kind, paths: Paths) -> Recognised | str:
         plain = _with_random_parameters(module, generator)
     except Exception as error:  # a module of another project may raise anything
         return f"it cannot be copied: {error}"
+    device = next(module.parameters()).device
+    for path in paths.values():
+        if _is_layer_norm(module.get_submodule(path), device):
+            plain.set_submodule(path, _LayerNorm(plain.get_submodule(path)))
     layers = Layers.of(plain, paths, torch.float32)
     names = list(inspect.signature(type(module).forward).parameters)[1:]  # without self
     first, *others = kind.inputs
@@ -150,6 +156,52 @@ def _with_random_parameters(module: nn.Module, generator: torch.Generator) -> nn
     return plain
 
 
+class _LayerNorm(nn.Module):
+    """A layer norm with another's parameters, in place of a class whose kernel needs a GPU, such as Protenix's."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.weight, self.bias = getattr(norm, "weight", None), getattr(norm, "bias", None)
+        self.eps = float(getattr(norm, "eps", 1e-5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.eps)
+
+
+def _is_layer_norm(module: nn.Module, device: torch.device) -> bool:
+    """Return whether a module of a class that PyTorch lacks computes a layer norm, on its own device."""
+    parameters = dict(module.named_parameters())
+    columns = _columns(module)
+    if isinstance(module, (nn.Linear, nn.LayerNorm)) or columns is None or device.type == "meta":
+        return False
+    if any(name not in {"weight", "bias"} or one.shape != (columns,) for name, one in parameters.items()):
+        return False
+    norm = copy.deepcopy(module).float()
+    generator = torch.Generator().manual_seed(0)
+    for parameter in norm.parameters():
+        parameter.data = torch.randn(columns, generator=generator).to(device)
+        parameter.requires_grad_()
+    x = torch.randn(3, 5, columns, generator=generator).to(device)
+
+    def found(norm: nn.Module) -> list[Tensor]:
+        return _with_gradients(norm, lambda inputs: norm(inputs["x"]), {"x": x})
+
+    try:
+        wanted = found(_LayerNorm(norm))
+        return all(all(map(_are_close, found(norm.train(training)), wanted)) for training in (False, True))
+    except Exception:  # code of any kind
+        return False
+
+
+def _columns(norm: nn.Module) -> int | None:
+    """Return how many columns a norm takes, if it says so."""
+    shape: Any = getattr(norm, "normalized_shape", None)
+    shape = next((one.shape for one in norm.parameters()), shape)
+    if isinstance(shape, int):
+        return shape
+    return int(shape[0]) if isinstance(shape, (tuple, list)) and len(shape) == 1 else None
+
+
 def _with_gradients(
     plain: nn.Module, function: Callable[[dict[str, Any]], Any], inputs: dict[str, Any]
 ) -> list[Tensor]:
@@ -160,7 +212,7 @@ def _with_gradients(
     if not isinstance(result, Tensor):
         raise TypeError(f"it returns a {type(result).__name__}")
     seen = [*plain.parameters(), *(leaves[name] for name in moving)]
-    cotangent = torch.arange(result.numel()).mul(1.3).sin().view(result.shape)
+    cotangent = torch.arange(result.numel(), device=result.device).mul(1.3).sin().view(result.shape)
     gradients = torch.autograd.grad(result, seen, cotangent, allow_unused=True, materialize_grads=True)
     return [result.detach(), *gradients]
 
