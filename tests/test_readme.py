@@ -143,6 +143,8 @@ def test_number_of_models_in_which_compile_is_ahead_is_right() -> None:
         f"torch.compile is ahead of the eager patch in {words[len(eagerly)]} of {words[len(steps)]} models, "
         f"of the compiled patch in {words[len(compiled)]}"
     )
+    if not eagerly and not compiled:
+        said = f"The patch is ahead of torch.compile in all {words[len(steps)]} models, eager and compiled"
     for page in ("README.md", "docs/questions.md"):
         text = re.sub(r"\[(.*?)\]\(.*?\)", r"\1", " ".join((ROOT / page).read_text().split()))
         assert said in text, (page, said)

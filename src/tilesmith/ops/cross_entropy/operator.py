@@ -177,6 +177,7 @@ SPEC = Spec(
         Case("each row", rows=9, cols=70, ignored=2),
         Case("many rows", rows=1030, cols=3, ignored=100),
         Case("past a block", rows=3, cols=5000, ignored=1),
+        Case("few long rows", rows=3, cols=20003, ignored=1),
         Case("images", rows=65536, cols=1000, ignored=0),
         Case("vocabulary", rows=8192, cols=32000, ignored=0),
         Case("large vocabulary", rows=4096, cols=128256, ignored=0),

@@ -64,8 +64,7 @@ def require_room(path: Path, model: nn.Module, *, files: int = 1) -> None:
     if storage.is_stream(path):
         return
     path = path.resolve()
-    if not path.parent.exists():
-        raise FileNotFoundError(errno.ENOENT, f"there is no folder {path.parent}")
+    path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if path.is_file() and path.stat().st_size:
