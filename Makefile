@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 JOBS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tour test suite test-slow test-breaks test-field test-gpu test-wheel lint style types figures pictures docs test-triton-versions clean
+.PHONY: help setup tour test suite test-slow test-breaks test-field test-gpu test-wheel lint style types figures pictures docs test-triton-versions test-trainers clean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 30
@@ -81,6 +81,17 @@ test-triton-versions: $(STAMP) ## the toolchain, operator and inspect tests on e
 	  || exit 1; \
 	done
 
+# Each library at its current release, and at the oldest that docs/patch.md names. DeepSpeed is in the first only.
+TRAINERS_newest := transformers trl peft accelerate datasets bitsandbytes deepspeed
+TRAINERS_oldest := 'transformers==4.53.*' 'trl==0.19.*' 'peft==0.16.*' 'accelerate==1.8.*' 'datasets==3.6.*' 'bitsandbytes==0.46.*'
+test-trainers: test-trainers-newest test-trainers-oldest ## the tests of patch with TRL, PEFT, Accelerate and others, newest and oldest
+
+test-trainers-%:
+	$(PYTHON) -m venv --clear .venv-trainers-$*
+	.venv-trainers-$*/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	.venv-trainers-$*/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' $(TRAINERS_$*)
+	.venv-trainers-$*/bin/python -m pytest -n $(JOBS) -q -rs -m "not slow" tests/patch
+
 clean: ## remove what the other targets made
-	rm -rf $(VENV) .venv-triton-* .pytest_cache .ruff_cache .mypy_cache build dist site tilesmith-tour.html
+	rm -rf $(VENV) .venv-* .pytest_cache .ruff_cache .mypy_cache build dist site tilesmith-tour.html
 	find src tests -name __pycache__ -prune -exec rm -rf {} +

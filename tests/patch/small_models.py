@@ -18,6 +18,8 @@ import tilesmith.patch.parts.norms
 import tilesmith.patch.parts.residual
 
 transformers = pytest.importorskip("transformers", minversion="4.53")
+CURRENT = int(transformers.__version__.split(".")[0]) >= 5
+"""Whether transformers has its current shape; older releases write some families and encoders otherwise."""
 
 VOCABULARY = 67
 SIZES: dict[str, Any] = {

@@ -8,7 +8,7 @@ import pytest
 import test_patch_encoders
 import test_patch_families
 import torch
-from small_models import CLASSES, assert_same, batch, found, model_of
+from small_models import CLASSES, CURRENT, assert_same, batch, found, model_of
 from test_patch_packing import packed_batch
 from torch import Tensor
 
@@ -94,7 +94,8 @@ def test_compiled_model_is_one_graph_with_every_fusion(family: str, monkeypatch:
     assert_same(ours, found(made(family, **options), **inputs), 2e-5)
     assert compiled.graphs == 1
     assert compiled.names() >= EACH | CALLED[family]
-    assert compiled.masks() == {(None, None)}  # neither [queries, keys] nor [keys]
+    if CURRENT or family != "gpt2":  # older releases make a mask for GPT-2 in any case
+        assert compiled.masks() == {(None, None)}  # neither [queries, keys] nor [keys]
 
 
 @pytest.mark.gpu

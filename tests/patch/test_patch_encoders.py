@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import SIZES, VOCABULARY, assert_same, counted_calls, transformers
+from small_models import CURRENT, SIZES, VOCABULARY, assert_same, counted_calls, transformers
 
 from tilesmith.patch import patch, report, unpatch
 
-CURRENT = int(transformers.__version__.split(".")[0]) >= 5
-"""Whether attention of encoders is an entry of transformers' registry; in older releases it stays as it is."""
 OPTIONS: dict[str, tuple[str, dict[str, Any], set[str]]] = {
     "modernbert": (
         "ModernBert",
