@@ -111,6 +111,16 @@ def test_in_place_addition_returns_the_sum() -> None:
     torch.testing.assert_close(added, z + module(z))
 
 
+def test_in_place_addition_without_gradients_changes_the_input() -> None:
+    module = fold(proteins.OpenFoldMultiplication())
+    z = torch.randn(2, 5, 5, proteins.CHANNELS)
+    with torch.no_grad():
+        wanted = z + module(z)
+        view = z.unbind(0)[1].unsqueeze(0)  # as OpenFold3 takes one template of several
+        module(view, inplace_safe=True, _add_with_inplace=True)
+    torch.testing.assert_close(z[1], wanted[1])
+
+
 def test_autocast() -> None:
     model, inputs = proteins.model_and_inputs()
     wanted = model(**inputs)

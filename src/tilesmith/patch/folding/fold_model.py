@@ -131,10 +131,15 @@ def _forward(original: Callable[..., Any], found: Recognised) -> Callable[..., A
             return original(self, *arguments, **named)
         update = _computed(self, found, [given.get(name) for name in ours])
         if kind.adds_in_place and given.get("inplace_safe") and given.get("_add_with_inplace"):
-            return x + update
+            return _added(x, update)
         return update
 
     return forward
+
+
+def _added(x: Tensor, update: Tensor) -> Tensor:
+    """Return the sum, in x unless autograd records it: OpenFold3's templates drop what is returned and read x."""
+    return x + update if update.requires_grad else x.add_(update)
 
 
 def _is_default(parameter: inspect.Parameter, value: Any) -> bool:

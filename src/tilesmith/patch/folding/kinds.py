@@ -35,7 +35,7 @@ class Kind:
     - `cache`: the argument, a dictionary, that keeps what z becomes between calls; then z is no longer read.
     - `any_rank`: `compute` takes the arguments in any shape; else it takes one batch dimension.
     - `any_dtype`: `compute` takes the arguments in any dtype; else under autocast in autocast's.
-    - `adds_in_place`: the arguments `inplace_safe` and `_add_with_inplace` together ask for input plus update.
+    - `adds_in_place`: the arguments `inplace_safe` and `_add_with_inplace` together ask for the sum, in place.
     """
 
     name: str
