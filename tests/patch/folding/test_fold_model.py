@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from typing import Any
 
-import pair_bias_models as models
 import protein_models as proteins
 import pytest
 import torch
@@ -183,75 +183,25 @@ def test_modules_of_one_class_that_differ_inside_are_tried_apart() -> None:
     assert report(fold(nn.ModuleList([without, dropping]))).replaced == {"SwiGLU transition": 1}
 
 
-class NarrowNorm(nn.Module):
-    """A layer norm whose kernel does not take the trial's numbers: they have four dimensions, or lie on a CPU."""
-
-    def __init__(self, columns: int, affine: bool = True) -> None:
+class Directed(proteins.OpenFoldMultiplication):
+    def __init__(self, direction: Any) -> None:
         super().__init__()
-        self.normalized_shape, self.eps = (columns,), 1e-3
-        self.weight = nn.Parameter(torch.ones(columns)) if affine else None
-        self.bias = nn.Parameter(torch.zeros(columns)) if affine else None
+        self.direction = direction
 
-    def refuses(self, x: Tensor) -> bool:
-        return x.ndim > 3
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.refuses(x):
-            raise RuntimeError("its kernel does not take this input")
-        return self.normed(x)
-
-    def normed(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+    def forward(self, z: Tensor, mask: Tensor | None = None, inplace_safe: bool = False, *others: Any) -> Tensor:
+        self._outgoing = self.direction in (Edges.OUTGOING, ("outgoing",), None)
+        return super().forward(z, mask)
 
 
-class NormOnGpu(NarrowNorm):
-    def refuses(self, x: Tensor) -> bool:
-        return not x.is_cuda
+Edges = Enum("Edges", ["OUTGOING", "INCOMING"])
 
 
-class NarrowRms(NarrowNorm):
-    def normed(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
-
-
-class NarrowDropout(NarrowNorm):
-    def normed(self, x: Tensor) -> Tensor:
-        return F.dropout(super().normed(x), 0.5, self.training)
-
-
-class NarrowDetached(NarrowNorm):
-    def normed(self, x: Tensor) -> Tensor:
-        return super().normed(x.detach()) + 0 * x
-
-
-def with_norms(kind: Callable[[int], nn.Module]) -> nn.Module:
-    module = proteins.OpenFoldMultiplication(bias=False)
-    module.layer_norm_in, module.layer_norm_out = kind(proteins.CHANNELS), kind(proteins.HIDDEN)  # type: ignore[assignment]
-    return module
-
-
-def test_layer_norm_that_the_trial_cannot_run_is_tried_alone() -> None:
-    made = report(fold(nn.ModuleList([with_norms(NarrowNorm), with_norms(nn.LayerNorm)])))
-    assert made.replaced == {"triangle multiplication": 2}
-
-
-@pytest.mark.parametrize("kind", [NarrowRms, NarrowDropout, NarrowDetached])
-def test_other_norm_that_the_trial_cannot_run_is_left(kind: Callable[[int], nn.Module]) -> None:
-    made = report(fold(nn.ModuleList([with_norms(kind)])))
-    assert made.replaced == {}
-    assert "its kernel does not take this input" in made.left["OpenFoldMultiplication"]
-
-
-@pytest.mark.gpu
-def test_layer_norm_that_needs_a_gpu() -> None:
-    torch.manual_seed(0)
-    module, z = with_norms(NormOnGpu).cuda(), torch.randn(2, 9, 9, proteins.CHANNELS, device="cuda")
-    wanted = module(z)
-    assert report(fold(module)).replaced == {"triangle multiplication": 1}
-    torch.testing.assert_close(module(z), wanted, rtol=2e-3, atol=2e-3)
-    adaptive = models.ProtenixPairBias()
-    adaptive.layernorm_a.layernorm_a = NormOnGpu(proteins.SINGLE, affine=False)
-    assert report(fold(adaptive.cuda())).replaced == {"conditioned attention with pair bias": 1}
+@pytest.mark.parametrize("directions", [tuple(Edges), (("outgoing",), ("incoming",)), (None, object())])
+def test_modules_that_differ_in_any_attribute_are_tried_apart(directions: tuple[Any, Any]) -> None:
+    modules, z = [Directed(one) for one in directions], torch.randn(1, 5, 5, proteins.CHANNELS)
+    wanted = [copy.deepcopy(module)(z) for module in modules]
+    assert report(fold(nn.ModuleList(modules))).replaced == {"triangle multiplication": 2}
+    torch.testing.assert_close([module(z) for module in modules], wanted, rtol=1e-4, atol=1e-5)
 
 
 class Adapter(nn.Module):

@@ -23,6 +23,7 @@ from tilesmith.patch.usual_modes import in_usual_modes
 Model = TypeVar("Model", bound=nn.Module)
 WORDS = ("triangle", "outerproduct", "transition", "pairbias", "msaattention", "msarow", "msacolumn", "pairweighted")
 """What names of classes contain that a user would expect to be replaced."""
+OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
 @dataclass
@@ -78,21 +79,27 @@ def fold(model: Model) -> Model:
 
 def _looks(module: nn.Module) -> Any:
     """Return everything that decides what a module is: its parameters' shapes, and of itself and each module inside
-    the class, the plain attributes, and whether it has hooks or a forward of its own.
+    the class, the attributes, the buffers, and whether it has hooks or a forward of its own.
     """
     shapes = tuple((name, tuple(one.shape)) for name, one in module.named_parameters())
     return shapes, tuple(
-        (name, type(one), _plain_attributes(one), "forward" in vars(one), one is not module and has_hooks(one))
+        (name, type(one), _attributes(one), "forward" in vars(one), one is not module and has_hooks(one))
         for name, one in module.named_modules()
     )
 
 
-def _plain_attributes(module: nn.Module) -> tuple[tuple[str, Any], ...]:
-    return tuple(
-        (name, one)
-        for name, one in vars(module).items()
-        if name != "training" and (isinstance(one, (bool, int, float, str)) or inspect.isroutine(one))
-    )
+def _attributes(module: nn.Module) -> tuple[Any, ...]:
+    """Return a module's buffers and attributes, those that cannot be compared by their identity."""
+    own = [(name, one) for name, one in vars(module).items() if name not in OF_EVERY_MODULE]
+    return tuple((name, type(one), _comparable(one)) for name, one in (*own, *module.named_buffers(recurse=False)))
+
+
+def _comparable(one: Any) -> Any:
+    try:
+        hash(one)
+    except TypeError:
+        return id(one)
+    return id(one) if isinstance(one, Tensor) else one
 
 
 def _holds_known(module: nn.Module, known: dict[Any, Recognised | str | None]) -> bool:
