@@ -73,6 +73,51 @@ def test_other_norm_that_the_trial_cannot_run_is_left(kind: Callable[[int], nn.M
     assert "its kernel does not take this input" in made.left["OpenFoldMultiplication"]
 
 
+class NamedEpsilon(NarrowNorm):
+    def __init__(self, columns: int) -> None:
+        super().__init__(columns)
+        self.eps = 1e-5
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, 1e-6)
+
+
+class EpsilonOutside(NamedEpsilon):
+    def forward(self, x: Tensor) -> Tensor:
+        centered = x - x.mean(-1, keepdim=True)
+        normal = centered / (centered.square().mean(-1, keepdim=True).sqrt() + self.eps)
+        return normal if self.weight is None or self.bias is None else normal * self.weight + self.bias
+
+
+class Clipped(NamedEpsilon):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.normed(x.clamp(-50, 50))
+
+
+class DoubledGrids(NamedEpsilon):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.normed(x) * (2 if x.ndim > 3 else 1)
+
+
+@pytest.mark.parametrize("kind", [NamedEpsilon, EpsilonOutside, Clipped, DoubledGrids])
+def test_norm_that_differs_for_some_numbers_is_left(kind: Callable[[int], NarrowNorm]) -> None:
+    made = report(fold(nn.ModuleList([with_norms(kind)])))
+    assert made.left == {"OpenFoldMultiplication": "it computes something else than the published algorithm"}
+
+
+def test_integer_parameters_are_left() -> None:
+    class Quantised(NarrowNorm):
+        def forward(self, x: Tensor) -> Tensor:
+            assert self.weight is not None
+            return F.layer_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.bias, self.eps)
+
+    module, x = proteins.BoltzTransition(), torch.randn(2, 3, proteins.CHANNELS)
+    module.norm = Quantised(proteins.CHANNELS)  # type: ignore[assignment]
+    module.norm.weight = nn.Parameter(torch.ones(proteins.CHANNELS, dtype=torch.int8), requires_grad=False)
+    wanted = module(x)
+    torch.testing.assert_close(fold(module)(x), wanted)
+
+
 @pytest.mark.gpu
 def test_layer_norm_that_needs_a_gpu() -> None:
     torch.manual_seed(0)

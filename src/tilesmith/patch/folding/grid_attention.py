@@ -41,7 +41,8 @@ class Layers(NamedTuple):
         return None if found is None else found.to(self.dtype)
 
     def eps(self, role: str) -> float:
-        return float(getattr(self.layers.get(role), "eps", 1e-5))
+        found = getattr(self.layers.get(role), "eps", None)
+        return 1e-5 if found is None else float(found)
 
     def normed(self, role: str, x: Tensor) -> Tensor:
         weight, bias = (getattr(self.layers[role], name, None) for name in ("weight", "bias"))

@@ -2,8 +2,9 @@
 
 Names and shapes leave questions open: outgoing or incoming, starting or ending, how a mean is taken, what a release
 changed. So the module's own `forward` and ours compute the same random numbers, with random parameters, on the CPU: the
-result with padding in evaluation, and result and gradients in training. A module that differs is not replaced. A norm
-whose kernel may need a GPU is first compared alone, on its own device, with PyTorch's, which then stands for it.
+result with padding in evaluation, for small and large numbers too, and result and gradients in training. A module that
+differs is not replaced. Where the module cannot run on the CPU, its norms may need a GPU: each is compared alone, on
+its own device, with PyTorch's, which then stands for it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tilesmith.patch.gradients.plain_modules import PLAIN, has_hooks
 
 MOST_ERROR = 1e-4  # relative to the norm, in single precision
 TINY = 1e-4  # rounding of a gradient that is zero: softmax has none for a bias that all keys share
+SCALES = (1.0, 1e-3, 1e3)  # of the numbers that go into a norm
 HARMLESS = frozenset({
     "chunk_size", "ckpt_chunk_size", "inplace_safe", "_add_with_inplace", "_inplace_chunk_size", "_mask_trans",
     "use_kernels", "use_cuequiv_mul", "use_cuequiv_attn", "use_cueq_triangle_kernels", "use_deepspeed_evo_attention",
@@ -74,7 +76,7 @@ def _has_structure(module: nn.Module, paths: Paths) -> bool:
     names = {name.rpartition(".")[0] for name, _ in module.named_parameters()}
     if names != {path for path in paths.values() if any(True for _ in inside[path].parameters())}:
         return False
-    return all(parameter.ndim in (1, 2) for parameter in module.parameters())
+    return all(one.ndim in (1, 2) and one.is_floating_point() for one in module.parameters())
 
 
 def _has_own_behaviour(module: nn.Module) -> bool:
@@ -93,17 +95,15 @@ def _tried(module: nn.Module, kind: Kind, paths: Paths) -> Recognised | str:
         plain = _with_random_parameters(module, generator)
     except Exception as error:  # a module of another project may raise anything
         return f"it cannot be copied: {error}"
-    device = next(module.parameters()).device
-    for path in paths.values():
-        if _is_layer_norm(module.get_submodule(path), device):
-            plain.set_submodule(path, _LayerNorm(plain.get_submodule(path)))
     layers = Layers.of(plain, paths, torch.float32)
     names = list(inspect.signature(type(module).forward).parameters)[1:]  # without self
     first, *others = kind.inputs
     try:
         padded = example(kind, _widths(module, layers), names, generator)
-    except KeyError as missing:
-        return f"it has no attribute {missing}"
+    except KeyError as error:
+        missing = error.args[0]
+        return f"its layer for {missing} has no weight" if missing in paths else f"it has no attribute {missing!r}"
+    scaled = [_scaled(padded, scale, kind, paths) for scale in SCALES]
     full = {name: torch.ones_like(one) if name == "mask" else one for name, one in padded.items()}
 
     def theirs(inputs: dict[str, Any]) -> Any:
@@ -113,17 +113,26 @@ def _tried(module: nn.Module, kind: Kind, paths: Paths) -> Recognised | str:
         given = [inputs.get(name) for name in kind.inputs]
         return kind.compute(layers, variant, *without_trailing_nones(given))
 
-    try:
+    def in_both_modes() -> tuple[list[Any], list[Tensor]]:
+        plain.eval()
         with torch.no_grad():
-            wanted = theirs(padded)
-        wanted_in_training = _with_gradients(plain.train(), theirs, full)
+            in_evaluation = list(map(theirs, scaled))
+        return in_evaluation, _with_gradients(plain.train(), theirs, full)
+
+    try:
+        try:
+            wanted, wanted_in_training = in_both_modes()
+        except Exception:
+            if not _replace_layer_norms(plain, module, paths):
+                raise
+            wanted, wanted_in_training = in_both_modes()
     except Exception as error:
         return f"its forward does not take {', '.join(kind.inputs)}: {error}"
     for variant in kind.variants:
         try:
             with torch.no_grad():
-                made = ours(padded, variant)
-            if not _are_close(made, wanted):
+                made = [ours(one, variant) for one in scaled]
+            if not all(map(_are_close, made, wanted)):
                 continue
             in_training = _with_gradients(plain, partial(ours, variant=variant), full)
         except (ValueError, TypeError, RuntimeError) as error:
@@ -156,6 +165,23 @@ def _with_random_parameters(module: nn.Module, generator: torch.Generator) -> nn
     return plain
 
 
+def _scaled(inputs: dict[str, Any], scale: float, kind: Kind, paths: Paths) -> dict[str, Any]:
+    """Return inputs in which those that go into a norm are multiplied."""
+    first, *_ = kind.inputs
+    normed = {name for name, shape in kind.inputs.items() if shape and "norm" in shape[-1]}
+    normed |= {first} if "norm" in paths else set()
+    return {name: one * scale if name in normed and one is not None else one for name, one in inputs.items()}
+
+
+def _replace_layer_norms(plain: nn.Module, module: nn.Module, paths: Paths) -> bool:
+    """Let PyTorch's layer norm stand for those of other classes in a module's copy; return whether there are any."""
+    device = next(module.parameters()).device
+    found = [path for path in paths.values() if _is_layer_norm(module.get_submodule(path), device)]
+    for path in found:
+        plain.set_submodule(path, _LayerNorm(plain.get_submodule(path)))
+    return bool(found)
+
+
 class _LayerNorm(nn.Module):
     """A layer norm with another's parameters, in place of a class whose kernel needs a GPU, such as Protenix's."""
 
@@ -176,17 +202,18 @@ def _is_layer_norm(module: nn.Module, device: torch.device) -> bool:
         return False
     if any(name not in {"weight", "bias"} or one.shape != (columns,) for name, one in parameters.items()):
         return False
-    norm = copy.deepcopy(module).float()
     generator = torch.Generator().manual_seed(0)
-    for parameter in norm.parameters():
-        parameter.data = torch.randn(columns, generator=generator).to(device)
-        parameter.requires_grad_()
-    x = torch.randn(3, 5, columns, generator=generator).to(device)
+    numbers = torch.randn(3, 5, columns, generator=generator).to(device)
 
     def found(norm: nn.Module) -> list[Tensor]:
-        return _with_gradients(norm, lambda inputs: norm(inputs["x"]), {"x": x})
+        tried = [_with_gradients(norm, lambda inputs: norm(inputs["x"]), {"x": scale * numbers}) for scale in SCALES]
+        return [one for each in tried for one in each]
 
     try:
+        norm = copy.deepcopy(module).float()
+        for parameter in norm.parameters():
+            parameter.data = torch.randn(columns, generator=generator).to(device)
+            parameter.requires_grad_()
         wanted = found(_LayerNorm(norm))
         return all(all(map(_are_close, found(norm.train(training)), wanted)) for training in (False, True))
     except Exception:  # code of any kind
