@@ -114,3 +114,8 @@ def test_language_part_of_qwen2_vl_stays_the_same() -> None:
     unpatch(patched)
     assert before.startswith("tilesmith_")
     assert patched.model.language_model.config._attn_implementation == "sdpa"
+
+
+def test_report_says_that_norms_of_bert_lie_deeper_in_its_layers() -> None:
+    reason = report(patch(encoder("bert"))).not_fused["residual"]
+    assert reason.startswith("no layer holds a norm with a weight itself; ")

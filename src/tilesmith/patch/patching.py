@@ -162,7 +162,7 @@ def _patch_norms(model: nn.Module, family: Family, done: Report) -> None:
         layers = layers_with_norms(model)
         before = [layer for layer in layers if not norms_follow_branches(layer.forward)]
         if not before:
-            reason = "the norms follow the branches" if layers else "no layer has a norm with a weight"
+            reason = "the norms follow the branches" if layers else "no layer holds a norm with a weight itself"
             done.record_fusion("residual", Swapped(0, reason))
         for layer in before:
             done.record_fusion("residual", _swap(model, layer, with_fused_residual(layer.forward, family.tried)))
