@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from checked import SOLUTION, changed, verdict_on
 
 from tilesmith.lab.errors import first_missing_brackets
 from tilesmith.workshop.checking.program_check import ProgramCheck
+from tilesmith.workshop.checking.triton_check import TritonCheck
 from tilesmith.workshop.course.catalogue import BUILT_IN
 from tilesmith.workshop.course.exercise_file import load_exercise
 from tilesmith.workshop.isolation.worker import Worker
@@ -200,3 +202,46 @@ def test_mask_without_brackets_is_named(exercise: str, old: str, new: str, stage
 )
 def test_brackets_are_missing_where_a_combination_is_compared(mask: str, lacks: bool) -> None:
     assert (first_missing_brackets(f"ä = 0\nmask = {mask}\n") is not None) == lacks
+
+
+def test_result_without_dimensions_is_a_wrong_shape_and_no_crash(tmp_path: Path) -> None:
+    solution = (BUILT_IN / "reduction" / "solution.py").read_text()
+    source = changed("torch.empty(1, ", "torch.empty((), ", solution)
+    verdict = verdict_on(source, tmp_path, "reduction", hidden=[])
+    assert verdict.stage == "right"
+    assert "has shape (), but must have (1,)" in verdict.message
+
+
+@pytest.mark.parametrize("content", [SOLUTION.encode("utf-16"), SOLUTION.encode("utf-16-le"), b"# gr\xf6\xdfe\n"])
+def test_file_in_another_encoding_is_named_as_such(content: bytes, tmp_path: Path) -> None:
+    exercise = load_exercise(BUILT_IN / "vector-add")
+    file = tmp_path / exercise.file_name
+    file.write_bytes(content)
+    verdict = TritonCheck(exercise, file).verdict()
+    assert verdict.stage == "parses"
+    assert verdict.message.startswith("vector_add.py is not saved as UTF-8")
+
+
+def test_declared_encoding_is_read(tmp_path: Path) -> None:
+    exercise = replace(load_exercise(BUILT_IN / "vector-add"), hidden=())
+    file = tmp_path / exercise.file_name
+    file.write_bytes(("# coding: latin-1\n# größe\n" + SOLUTION).encode("latin-1"))
+    assert TritonCheck(exercise, file).verdict().passed
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("# nothing yet\n", "has no code"),
+        (SOLUTION.replace("def vector_add", "async def vector_add"), "it is an `async def`"),
+        ("class Mine:\n    def vector_add(x, y):\n        return x\n", "On line 2 it stands inside a class"),
+        (SOLUTION.replace("y: torch.Tensor)", "y: torch.Tensor, n)"), "with the arguments of the starter"),
+        (SOLUTION.replace("(programs,)", "lambda meta: (x.numel() // meta['BLOCK'],)"), "kernel has none of this name"),
+        (SOLUTION.replace("return out", "return vector_add(x, y)"), "A function calls itself without end"),
+        ("import my_helpers\n" + SOLUTION, "runs a copy of this file alone"),
+    ],
+)
+def test_message_names_the_mistake_outside_the_kernel(source: str, expected: str, tmp_path: Path) -> None:
+    message = verdict_on(source, tmp_path, hidden=[]).message
+    assert expected in message
+    assert "launch passes fewer" not in message

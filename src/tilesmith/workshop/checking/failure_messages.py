@@ -25,6 +25,8 @@ _ONLY_TRITON = (
 _FOREIGN = re.compile(r"Unsupported function referenced: <(?:built-in method |function )?(\S+)")
 _NOT_TRITON = re.compile(r"not defined|[Uu]nsupported|no attribute|not supported|global variable")
 _FOREIGN_CALL = re.compile(r"(?<![\w.])(torch|np|numpy|math)\.\w+\(")
+_ALONE = "If this module is a file of yours: the check runs a copy of this file alone, so put the code into this file."
+_ARGUMENTS = re.compile(r"\w+\(\) (missing|takes|got an unexpected)")
 _NO_MEMORY = re.compile(r"tried to allocate (\d+) bytes")
 
 
@@ -138,10 +140,13 @@ def _raised(error: BaseException, file: Path) -> str:
     if isinstance(error, SystemExit):
         return f"Your file ends Python with sys.exit: {_place(error, file)}. Remove this call."
     place = _place(error, file)
+    if isinstance(error, TypeError) and ":" not in place and _ARGUMENTS.search(text):
+        return f"{text}.\nThe check calls this function with the arguments of the starter. Restore its first line."
     code = linecache.getline(str(file), int(place.rpartition(":")[2])) if ":" in place else ""
     known = explain(text, code, in_kernel=isinstance(error, KernelError))
     meant = did_you_mean(text, file.read_text(encoding="utf-8", errors="replace"))
-    lesson = " ".join(filter(None, [meant, known.text if known else ""]))
+    alone = _ALONE if isinstance(error, ModuleNotFoundError) else ""
+    lesson = " ".join(filter(None, [meant, known.text if known else "", alone]))
     return f"{place} raises {text}" + (f".\n{lesson}" if lesson else "")
 
 

@@ -107,8 +107,7 @@ class ProgramCheck(StagedCheck):
 
     def _require_parses(self) -> None:
         self._entering("parses")
-        source = self.file.read_text(encoding="utf-8", errors="replace")
-        problem = first_problem(source, self.file.name, self.exercise.function)
+        problem = first_problem(self.file, self.exercise.function)
         if problem is not None:
             raise StageFailure("parses", problem)
 

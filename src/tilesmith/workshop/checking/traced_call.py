@@ -98,7 +98,7 @@ class StoredValues(Observer):
         """Return the indices of elements whose value no kernel stored, one row per element."""
         if not tensor.numel():
             return np.empty((0, tensor.ndim), dtype=np.int64)
-        indices = np.indices(tuple(tensor.shape)).reshape(tensor.ndim, -1)
+        indices = np.indices(tuple(tensor.shape)).reshape(tensor.ndim, tensor.numel())
         addresses = _addresses(tensor, indices)
         found = tensor.detach().double().cpu().numpy().reshape(-1)
         left = np.zeros(addresses.size, dtype=bool)

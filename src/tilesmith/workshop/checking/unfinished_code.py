@@ -6,27 +6,47 @@ import ast
 import io
 import tokenize
 from collections.abc import Iterator
+from pathlib import Path
 
 _MOST_LINES_NAMED = 6
+_NOT_UTF_8 = "{} is not saved as UTF-8, the encoding of Python files. Save it again, and choose UTF-8 in your editor."
 
 
-def first_problem(source: str, file_name: str, function: str) -> str | None:
+def first_problem(file: Path, function: str) -> str | None:
     """Return why a file cannot be run yet; None where it can."""
+    content, file_name = file.read_bytes(), file.name
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+        source = content.decode(encoding)
+    except (SyntaxError, UnicodeDecodeError):
+        return _NOT_UTF_8.format(file_name)
+    if "\0" in source:  # UTF-16 without a mark at its start
+        return _NOT_UTF_8.format(file_name)
     try:
         tree = ast.parse(source)
     except SyntaxError as error:
         return _syntax(error, file_name)
-    except ValueError as error:  # such as a null byte
-        return f"{file_name} cannot be read as Python: {error}"
     gaps = sorted({*_ellipses(tree), *_todo_comments(source)})
     if gaps:
         return _gaps_left(gaps, source, file_name)
     if function not in _defined(tree):
-        return (
-            f"{file_name} defines no function {function!r}, but the check calls this function.\n"
-            "Rename your function back, or start over with `tilesmith learn reset`."
-        )
+        return _no_function(tree, file_name, function)
     return None
+
+
+def _no_function(tree: ast.Module, file_name: str, function: str) -> str:
+    if not tree.body:
+        return f"{file_name} has no code. Write the function {function!r}, or start over with `tilesmith learn reset`."
+    start = f"{file_name} defines no function {function!r}, but the check calls this function."
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AsyncFunctionDef) and node.name == function:
+            return f"{start}\nOn line {node.lineno} it is an `async def`. Write `def`."
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            return (
+                f"{start}\nOn line {node.lineno} it stands inside a class, a function or an `if`. "
+                "Move it to the start of the line."
+            )
+    return f"{start}\nRename your function back, or start over with `tilesmith learn reset`."
 
 
 def _syntax(error: SyntaxError, file_name: str) -> str:
