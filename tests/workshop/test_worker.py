@@ -219,3 +219,10 @@ def test_no_file_waits_for_threads_of_an_earlier_judgement() -> None:
 
 def test_control_characters_are_removed() -> None:
     assert without_control_characters("a\x1b[31mred\x1b[0m\x07\x08 b\r\n\tc\x9b") == "ared b\n\tc"
+
+
+def test_output_has_no_passes_of_the_compiler(worker: Worker, tmp_path: Path) -> None:
+    source = inside("print('mine')").replace("tl.store(out_ptr + offsets, x + y)", "return x + y")
+    found = checked(worker, tmp_path, source)
+    assert "A kernel returns nothing" in found.verdict.message
+    assert found.printed.strip() == "mine"

@@ -41,6 +41,10 @@ POLL_SECONDS = 0.05
 MOST_PRINTED = 1 << 16
 SECONDS_FOR_TRACEBACK = 1.0
 SECONDS_TO_SAVE = 0.3
+# What MLIR prints where a pass fails. The verdict has the reason and its line.
+_COMPILERS_PASSES = re.compile(
+    r"^\S+\.py:\d+:\d+: error: .*?: note: Pipeline failed while executing[^\n]*\n?", re.MULTILINE | re.DOTALL
+)
 
 
 @dataclass(frozen=True)
@@ -267,9 +271,9 @@ class _Process:
                 return answer
 
     def printed(self) -> str:
-        """Return the output of the file without control characters."""
+        """Return the output of the file without control characters and without that of Triton's compiler."""
         time.sleep(POLL_SECONDS)  # the last output may still be in the pipe
-        return without_control_characters(bytes(self._output).decode(errors="replace"))
+        return _COMPILERS_PASSES.sub("", without_control_characters(bytes(self._output).decode(errors="replace")))
 
     def end(self) -> None:
         for process in [*worker_process.descendants(self._process.pid), self._process.pid]:
