@@ -189,7 +189,7 @@ def test_lesson_of_a_case_follows_its_wrong_result(tmp_path: Path) -> None:
     source = changed("+ eps)", "+ 0 * eps)", (BUILT_IN / "rms-norm" / "solution.py").read_text())
     verdict = verdict_on(source, tmp_path, "rms-norm", hidden=["tiny-values"])
     assert verdict.stage == "right"
-    assert verdict.message.endswith("Is eps added to the mean square, under the root?")
+    assert verdict.message.endswith("Is eps added to the mean square, under the root, and is it the argument eps?")
 
 
 def test_message_names_the_line_where_a_nan_is_born(tmp_path: Path) -> None:
