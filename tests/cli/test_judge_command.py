@@ -130,6 +130,9 @@ def test_agents_judge_over_mcp() -> None:
     assert "no such file" in found["missing"]["error"]
     for name in ("outside", "outside_check"):
         assert "outside of the folder" in found[name]["error"]
+    for name in ("null", "long", "long_check"):
+        assert "cannot be a path" in found[name]["error"]
+    assert "not both" in found["both"]["error"]
     assert found["own"]["reasons"][0]["kind"] == "torch-computes"  # the operator of the task's file
     assert found["empty"]["reasons"][0]["kind"] == "no-function"
     assert found["submission"]["outcome"] == "pass", found["submission"]["reasons"]
@@ -157,6 +160,10 @@ async def _conversation(mcp: Any) -> dict[str, Any]:
             "missing": await ask("judge", task="zoo/tasks/softmax.py", candidate="nothing.py"),
             "outside": await ask("judge", task="zoo/tasks/softmax.py", candidate="../../README.md"),
             "outside_check": await ask("check", what="/etc/passwd"),
+            "null": await ask("judge", task="softmax", candidate="a\0b"),
+            "long": await ask("judge", task="softmax" * 1000, source="x = 1"),
+            "long_check": await ask("check", what="softmax" * 50_000),
+            "both": await ask("judge", task="softmax", candidate="a.py", source="x = 1"),
             "own": await ask("judge", task="zoo/tasks/softmax.py"),
             "empty": await ask("judge", task="zoo/tasks/softmax.py", source="x = 1"),
             "submission": await ask("judge", task="bridges/scale_rows", source=SUBMISSION.read_text()),

@@ -153,3 +153,30 @@ def test_signature_of_the_host_function_is_one_line() -> None:
 
 def test_comments_become_blanks_and_texts_stay() -> None:
     assert without_comments('a // b\n"// c" /* d\n */ e') == 'a     \n"// c"     \n    e'
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("content", "stage", "expected"),
+    [
+        (FILE.encode("utf-16"), "parses", "is not saved as UTF-8"),
+        (b"import torch\n\n\ndef silu(x):\n    return x\n", "compiles", "This word is not C++"),
+    ],
+)
+def test_file_that_is_no_cpp_is_named_as_such(content: bytes, stage: str, expected: str, tmp_path: Path) -> None:
+    exercise = load_exercise(BUILT_IN / "cuda-silu")
+    file = tmp_path / exercise.file_name
+    file.write_bytes(content)
+    verdict = CudaCheck(exercise, file).verdict()
+    assert verdict.stage == stage
+    assert expected in verdict.message
+
+
+def test_printf_without_its_header_is_explained() -> None:
+    found = with_explanation('identifier "printf" is undefined', 'printf("%d", n);')
+    assert "#include <cstdio>" in found
+
+
+def test_question_of_a_compiler_keeps_its_mark_alone() -> None:
+    found = with_explanation("'krnel' was not declared in this scope; did you mean 'kernel'?")
+    assert "'kernel'? No variable" in found

@@ -70,10 +70,12 @@ class _Tools:
         from tilesmith.lab.judge import Candidate, CandidateError, Options, Task, TaskError, default_judge
         from tilesmith.lab.judge.bridges.opening import both_of, candidate_for, task_at, with_format
 
+        refusal = self._refusal(task) or self._refusal(candidate)
+        if refusal is not None:
+            return {"error": refusal}
+        if source and candidate:
+            return {"error": "give candidate or source, not both"}
         path = self._folder / task
-        outside = next((one for one in (task, candidate) if not self._is_inside(one)), None)
-        if outside is not None:
-            return {"error": f"{outside!r} lies outside of the folder that tilesmith mcp serves"}
         known = {} if path.exists() else operators()
         if not source and not candidate and not path.is_file():
             return {"error": "give candidate, a path, or source, the text of the file"}
@@ -88,8 +90,15 @@ class _Tools:
         except (TaskError, CandidateError) as error:
             return {"error": str(error)}
 
-    def _is_inside(self, path: str) -> bool:
-        return (self._folder / path).resolve().is_relative_to(self._folder)
+    def _refusal(self, path: str) -> str | None:
+        """Return why a path cannot be used; None where it can. The path need not exist."""
+        found = self._folder / path
+        try:
+            found.exists()
+            is_inside = found.resolve().is_relative_to(self._folder)
+        except (OSError, ValueError):  # too long, or a null byte
+            return f"{path[:80]!r} cannot be a path"
+        return None if is_inside else f"{path!r} lies outside of the folder that tilesmith mcp serves"
 
     def check(self, what: str) -> dict[str, Any]:
         """Compare an operator, or the operator of a file with a SPEC, with its reference, with all gradients."""
@@ -116,8 +125,9 @@ class _Tools:
         """Run a command of ours in its own process, and return its JSON and what it printed."""
         if any(one.startswith("-") for one in arguments[1:2]):
             return {"error": f"{arguments[1]!r} is no operator and no file"}
-        if not self._is_inside(arguments[1]):
-            return {"error": f"{arguments[1]!r} lies outside of the folder that tilesmith mcp serves"}
+        refusal = self._refusal(arguments[1])
+        if refusal is not None:
+            return {"error": refusal}
         with tempfile.TemporaryDirectory(prefix="tilesmith-mcp-") as scratch:
             result = Path(scratch) / "result.json"
             command = [sys.executable, "-m", "tilesmith", *arguments, "--json", str(result)]

@@ -36,4 +36,5 @@ def explain(message: str, code: str = "", in_kernel: bool = True) -> Explanation
 def with_explanation(message: str, code: str = "", in_kernel: bool = True) -> str:
     """Return a message, followed by its explanation if the catalogue has one."""
     found = explain(message, code, in_kernel)
-    return message if found is None else f"{message.removesuffix('.')}. {found.text}"
+    end = "" if message.endswith("?") else "."
+    return message if found is None else f"{message.removesuffix('.')}{end} {found.text}"

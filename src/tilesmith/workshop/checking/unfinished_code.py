@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _MOST_LINES_NAMED = 6
-_NOT_UTF_8 = "{} is not saved as UTF-8, the encoding of Python files. Save it again, and choose UTF-8 in your editor."
+NOT_UTF_8 = "{} is not saved as UTF-8. Save it again, and choose the encoding UTF-8 in your editor."
 
 
 def first_problem(file: Path, function: str) -> str | None:
@@ -19,9 +19,9 @@ def first_problem(file: Path, function: str) -> str | None:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
         source = content.decode(encoding)
     except (SyntaxError, UnicodeDecodeError):
-        return _NOT_UTF_8.format(file_name)
+        return NOT_UTF_8.format(file_name)
     if "\0" in source:  # UTF-16 without a mark at its start
-        return _NOT_UTF_8.format(file_name)
+        return NOT_UTF_8.format(file_name)
     try:
         tree = ast.parse(source)
     except SyntaxError as error:

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from tilesmith.workshop.checking.staged_check import StagedCheck, StageFailure
+from tilesmith.workshop.checking.unfinished_code import NOT_UTF_8
 from tilesmith.workshop.course.exercise import Exercise, ExerciseError
 from tilesmith.workshop.course.exercise_file import load_exercise
 from tilesmith.workshop.cuda import access_counts
@@ -41,6 +42,7 @@ _WRONG = 3  # the exit status of harness.h for a wrong result
 _LAUNCH = re.compile(r"(\w+(?:::\w+)*(?:\s*<[^<>;]*>)?)\s*<<<(.*?)>>>\s*\(", re.DOTALL)
 _DYNAMIC_SHARED = re.compile(r"extern\s+__shared__\s+((?:\w+\s+)*\w+)\s+(\w+)\s*\[\s*\]\s*;")
 _POINTER_TO_SHARED = r"\1* const \2 = reinterpret_cast<\1*>(tilesmith::dynamic_shared);"
+_NO_MEMORY = re.compile("out of memory|instance of 'std::bad_alloc'|Cannot allocate memory")
 _GAP = re.compile(r"//.*TODO|/\*.*?TODO")
 _WARNINGS = re.compile(
     r"(heap|global|stack)-(buffer-overflow|use-after-free)|use-after-poison|data race|SEGV|attempting double-free"
@@ -134,6 +136,8 @@ class CudaCheck(StagedCheck):
 
     def _require_parses(self) -> None:
         self._entering("parses")
+        if "\0" in self._source():  # as in UTF-16
+            raise StageFailure("parses", NOT_UTF_8.format(self.file.name))
         for number, line in enumerate(self._source().splitlines(), 1):
             if _GAP.search(line):
                 raise StageFailure("parses", f"{self.file.name}:{number} is a gap to fill:\n    {line.strip()}")
@@ -254,7 +258,7 @@ class CudaCheck(StagedCheck):
             is_late = True
         if is_late:
             raise StageFailure(stage, f"{what} within {SECONDS_TO_COMPILE:g} s. What does it include?")
-        if made.returncode and re.search("out of memory|bad_alloc|Cannot allocate memory", made.stderr):
+        if made.returncode and _NO_MEMORY.search(made.stderr):
             raise StageFailure(stage, f"{what} with {megabytes / 1024:g} GB of memory. What does it include?")
         if made.returncode:
             signature = host_signature(self.exercise.starter.read_text(encoding="utf-8"))
