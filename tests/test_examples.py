@@ -134,6 +134,10 @@ def test_wrong_use_of_a_magic_is_one_line(shell: Any, capsys: pytest.CaptureFixt
     assert "%%check: the cell defines no SPEC" in capsys.readouterr().out
     shell.run_cell("%%inspect --tarjet cuda:90\n1")
     assert "%%inspect: unrecognized arguments: --tarjet" in capsys.readouterr().out
+    shell.run_cell("%%inspect --target banana\n1")
+    assert capsys.readouterr().out.startswith("%%inspect: target: unknown target 'banana:'")
+    shell.run_cell("%%check --case 'half\n1")
+    assert "%%check: No closing quotation" in capsys.readouterr().out
     with pytest.raises(MagicError):
         check_cell(shell, "", "x = 1")
     with pytest.raises(ZeroDivisionError):

@@ -16,6 +16,7 @@ from tilesmith.lab.inspect.inspect_call import NotebookInspection
 from tilesmith.lab.inspect.inspect_call import inspect as inspect_program
 from tilesmith.lab.inspect.options import InspectError
 from tilesmith.spec import Spec, SpecError
+from tilesmith.toolchain.compiler import Target
 
 DEFAULT_TARGETS = ("cuda:90", "hip:gfx942")
 
@@ -25,6 +26,13 @@ class MagicError(Exception):
 
 
 class _Parser(argparse.ArgumentParser):
+    def parse_line(self, line: str) -> argparse.Namespace:
+        """Return the options of a magic's line."""
+        try:
+            return self.parse_args(shlex.split(line))
+        except ValueError as error:  # a quotation mark without its other
+            self.error(str(error))
+
     def error(self, message: str) -> NoReturn:
         raise MagicError(f"%%{self.prog}: {message}")
 
@@ -40,7 +48,7 @@ def check_cell(shell: Any, line: str, cell: str) -> Checked:
     parser = _Parser(prog="check", add_help=False)
     for name in ("case", "dtype", "layout"):
         parser.add_argument(f"--{name}", action="append")
-    chosen = parser.parse_args(shlex.split(line))
+    chosen = parser.parse_line(line)
     _run(shell, cell)
     spec = shell.user_ns.get("SPEC")
     if not isinstance(spec, Spec):
@@ -55,7 +63,12 @@ def inspect_cell(shell: Any, line: str, cell: str) -> NotebookInspection:
     parser.add_argument("--programs", type=int)
     parser.add_argument("--config")
     parser.add_argument("--device")
-    chosen = parser.parse_args(shlex.split(line))
+    chosen = parser.parse_line(line)
+    try:
+        for target in chosen.target or ():
+            Target.parse(target)
+    except ValueError as error:
+        parser.error(str(error))
 
     def the_cell() -> None:
         _run(shell, cell)
