@@ -11,6 +11,7 @@ from checked import SOLUTION, changed, verdict_on
 from tilesmith.lab.errors import first_missing_brackets
 from tilesmith.workshop.checking.program_check import ProgramCheck
 from tilesmith.workshop.checking.triton_check import TritonCheck
+from tilesmith.workshop.checking.unfinished_code import first_problem
 from tilesmith.workshop.course.catalogue import BUILT_IN
 from tilesmith.workshop.course.exercise_file import load_exercise
 from tilesmith.workshop.isolation.worker import Worker
@@ -245,3 +246,28 @@ def test_message_names_the_mistake_outside_the_kernel(source: str, expected: str
     message = verdict_on(source, tmp_path, hidden=[]).message
     assert expected in message
     assert "launch passes fewer" not in message
+
+
+def test_loop_that_cannot_end_is_found_before_it_runs(tmp_path: Path) -> None:
+    solution = (BUILT_IN / "online-softmax" / "solution.py").read_text()
+    source = solution.replace("    for start in range(0, columns, BLOCK_SIZE):", "    while start < columns:")
+    message = verdict_on(source, tmp_path, "online-softmax").message
+    assert "online_softmax.py:14 is a loop that never ends:\n    while start < columns:" in message
+    assert "Nothing inside the loop changes columns or start" in message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "while n < 3:\n        n += 1",
+        "while n < 3:\n        if x.numel():\n            break",
+        "while values < [1]:\n        values.append(1)",
+        "while values < [1]:\n        values[:] = [2]",
+        "while len(values) < 1:\n        more(values)",
+    ],
+)
+def test_loop_that_ends_is_no_endless_loop(body: str, tmp_path: Path) -> None:
+    file = tmp_path / "vector_add.py"
+    helper = "def more(values):\n    values.append(1)\n\n\n"
+    file.write_text(changed("    return out", f"    n, values = 0, []\n    {body}\n    return out", helper + SOLUTION))
+    assert first_problem(file, "vector_add") is None

@@ -29,6 +29,9 @@ def first_problem(file: Path, function: str) -> str | None:
     gaps = sorted({*_ellipses(tree), *_todo_comments(source)})
     if gaps:
         return _gaps_left(gaps, source, file_name)
+    loop = _endless_loop(tree)
+    if loop is not None:
+        return _endless(loop, source, file_name)
     if function not in _defined(tree):
         return _no_function(tree, file_name, function)
     return None
@@ -63,6 +66,39 @@ def _gaps_left(lines: list[int], source: str, file_name: str) -> str:
         return f"{file_name}:{lines[0]} is the last gap to fill:\n    {text}"
     named = ", ".join(map(str, lines[:_MOST_LINES_NAMED])) + (", …" if len(lines) > _MOST_LINES_NAMED else "")
     return f"{file_name}:{lines[0]} is a gap to fill:\n    {text}\n{len(lines)} gaps are left, on lines {named}."
+
+
+def _endless_loop(tree: ast.AST) -> ast.While | None:
+    """Return the first `while` that compares names which nothing in its body changes, and that nothing leaves."""
+    shared = {name for node in ast.walk(tree) if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.While) or not isinstance(node.test, ast.Compare):
+            continue
+        condition = list(ast.walk(node.test))
+        body = [part for statement in node.body for part in ast.walk(statement)]
+        if any(isinstance(part, ast.Call | ast.Attribute | ast.Subscript) for part in condition) or any(
+            isinstance(part, ast.Break | ast.Return | ast.Raise | ast.Yield | ast.YieldFrom | ast.Await)
+            for part in body
+        ):
+            continue
+        compared = {part.id for part in condition if isinstance(part, ast.Name)}
+        changed = {part.id for part in body if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+        changed |= {  # a.append(1) and a[0] = 1 change a
+            part.value.id
+            for part in body
+            if isinstance(part, ast.Attribute | ast.Subscript) and isinstance(part.value, ast.Name)
+        }
+        if compared and not compared & (changed | shared):
+            return node
+    return None
+
+
+def _endless(loop: ast.While, source: str, file_name: str) -> str:
+    names = sorted({part.id for part in ast.walk(loop.test) if isinstance(part, ast.Name)})
+    return (
+        f"{file_name}:{loop.lineno} is a loop that never ends:\n    {source.splitlines()[loop.lineno - 1].strip()}\n"
+        f"Nothing inside the loop changes {' or '.join(names)}. Is a line such as `{names[-1]} += BLOCK_SIZE` missing?"
+    )
 
 
 def _ellipses(tree: ast.AST) -> Iterator[int]:
