@@ -83,6 +83,7 @@ OTHER_COMPILERS = [
     ("cuda-semicolon", 'expected a ";"'),
     ("cuda-undeclared", "use of undeclared identifier 'element'"),
     ("cuda-undeclared", 'identifier "element" is undefined'),
+    ("cuda-printf", 'identifier "printf" is undefined'),
     ("cuda-qualifier", "unknown type name '__gobal__'"),
     ("cuda-qualifier", 'identifier "__gobal__" is undefined'),
     ("cuda-barrier-name", "use of undeclared identifier 'syncthreads'; did you mean '__syncthreads'?"),

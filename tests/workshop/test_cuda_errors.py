@@ -172,11 +172,6 @@ def test_file_that_is_no_cpp_is_named_as_such(content: bytes, stage: str, expect
     assert expected in verdict.message
 
 
-def test_printf_without_its_header_is_explained() -> None:
-    found = with_explanation('identifier "printf" is undefined', 'printf("%d", n);')
-    assert "#include <cstdio>" in found
-
-
 def test_question_of_a_compiler_keeps_its_mark_alone() -> None:
     found = with_explanation("'krnel' was not declared in this scope; did you mean 'kernel'?")
     assert "'kernel'? No variable" in found
