@@ -4,6 +4,7 @@ CI has no GPU. `make test-gpu` runs the tests marked `gpu` and writes `gpu-recei
 counts, duration, and a digest of every source file that the run used. `make test` prints the files that changed since.
 
     python tests/gpu_receipt.py run [--workers N]
+    python tests/gpu_receipt.py finish             # what an interrupted run left
     python tests/gpu_receipt.py rerun              # the tests that failed, after a change; the receipt says so
     python tests/gpu_receipt.py changed
 """
@@ -45,6 +46,9 @@ def digests(root: Path = ROOT) -> dict[str, str]:
 GPU_WORDS = r"\b(gpu|on_gpu|on_hopper)\b"
 
 
+CROWD, ALONE = "gpu and not alone", "gpu and alone"
+
+
 def files_with_gpu_tests(root: Path = ROOT, words: str = GPU_WORDS) -> list[str]:
     """Return the test files that name the mark, or a fixture that gives it. Collecting only these takes a third."""
     files = (root / "tests").rglob("test_*.py")
@@ -74,6 +78,7 @@ def has_kernel(path: Path) -> bool:
 def note(receipt: dict[str, Any], changed: list[str], root: Path = ROOT) -> str:
     """Return what `make test` prints: the kernel files that changed by name, the others by number."""
     ran = f"GPU suite: {receipt['passed']} passed, {receipt['failed']} failed on {receipt['device']}"
+    ran += "".join(f", '{marks}' not run" for marks in receipt.get("left", ()))
     at = f"at commit {(receipt['commit'] or 'unknown')[:10]} on {receipt['date'][:10]}"
     sources = [path for path in changed if path.startswith("src/")]
     kernels = [path for path in sources if has_kernel(root / path)]
@@ -89,17 +94,7 @@ def run(workers: int) -> int:
     import torch
     import triton
 
-    if not torch.cuda.is_available():
-        print("test-gpu: PyTorch sees no GPU here, so there is nothing to run")
-        return 2
-    files, began = digests(), time.monotonic()
-    counts: Counter[str] = Counter()
-    failures: list[str] = []
-    tests, apart = files_with_gpu_tests(), files_with_gpu_tests(words=r"mark\.alone\b")
-    statuses = [
-        _pytest(["-n", str(workers), "--dist", "worksteal", "-m", "gpu and not alone", *tests], counts, failures),
-        _pytest(["-m", "gpu and alone", *apart], counts, failures),
-    ]
+    files = digests()
     receipt = {
         "commit": _commit(),
         "date": _now(),
@@ -107,17 +102,55 @@ def run(workers: int) -> int:
         "torch": torch.__version__,
         "triton": triton.__version__,
         "python": sys.version.split()[0],
-        "passed": counts["passed"],
-        "failed": counts["failed"],
-        "skipped": counts["skipped"],
-        "seconds": round(time.monotonic() - began, 1),
-        "failures": sorted(failures),
+        "passed": 0,
+        "failed": 0,
+        "skipped": 0,
+        "seconds": 0.0,
+        "failures": [],
+        "left": [CROWD, ALONE],
         "digest": hashlib.sha256(json.dumps(files).encode()).hexdigest(),
         "files": files,
     }
-    RECEIPT.write_text(json.dumps(receipt, indent=1) + "\n")
-    print(f"receipt written to {RECEIPT.relative_to(ROOT)}: {counts['passed']} passed, {counts['failed']} failed")
-    return max(statuses)
+    return _run_what_is_left(receipt, workers)
+
+
+def finish(workers: int) -> int:
+    """Run what an interrupted run left."""
+    receipt = json.loads(RECEIPT.read_text())
+    if changed_files(receipt):
+        print("test-gpu: files changed since the interrupted run; run all tests again")
+        return 2
+    return _run_what_is_left(receipt, workers)
+
+
+def _run_what_is_left(receipt: dict[str, Any], workers: int) -> int:
+    worst = 0
+    for marks in receipt["left"]:
+        counts: Counter[str] = Counter()
+        failures: list[str] = []
+        began = time.monotonic()
+        if marks == ALONE:
+            options = files_with_gpu_tests(words=r"mark\.alone\b")
+        else:
+            options = ["-n", str(workers), "--dist", "worksteal", *files_with_gpu_tests()]
+        worst = max(worst, _pytest(["-m", marks, *options], counts, failures))
+        receipt = with_part(receipt, marks, counts, failures, time.monotonic() - began)
+        RECEIPT.write_text(json.dumps(receipt, indent=1) + "\n")
+    print(f"receipt written to {RECEIPT.relative_to(ROOT)}: {receipt['passed']} passed, {receipt['failed']} failed")
+    return worst
+
+
+def with_part(
+    receipt: dict[str, Any], marks: str, counts: Counter[str], failures: list[str], seconds: float
+) -> dict[str, Any]:
+    """Return the receipt after the tests with these marks."""
+    return {
+        **receipt,
+        **{name: receipt[name] + counts[name] for name in ("passed", "failed", "skipped")},
+        "seconds": round(receipt["seconds"] + seconds, 1),
+        "failures": sorted([*receipt["failures"], *failures]),
+        "left": [one for one in receipt["left"] if one != marks],
+    }
 
 
 def rerun() -> int:
@@ -185,12 +218,18 @@ def _node(case: ElementTree.Element) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("run").add_argument("--workers", type=int, default=15)
+    for name in ("run", "finish"):
+        commands.add_parser(name).add_argument("--workers", type=int, default=15)
     commands.add_parser("rerun")
     commands.add_parser("changed")
     arguments = parser.parse_args()
-    if arguments.command == "run":
-        return run(arguments.workers)
+    if arguments.command in ("run", "finish"):
+        import torch
+
+        if not torch.cuda.is_available():
+            print("test-gpu: PyTorch sees no GPU here, so there is nothing to run")
+            return 2
+        return run(arguments.workers) if arguments.command == "run" else finish(arguments.workers)
     if arguments.command == "rerun":
         return rerun()
     if not RECEIPT.exists():

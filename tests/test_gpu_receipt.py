@@ -103,6 +103,16 @@ def test_rerun_counts_what_passes_now_and_says_so() -> None:
     assert after["reruns"][0]["commit"] == "0123abc"
 
 
+def test_interrupted_run_says_what_is_left() -> None:
+    receipt = {**stored(), "passed": 0, "seconds": 0.0, "left": [gpu_receipt.CROWD, gpu_receipt.ALONE]}
+    half = gpu_receipt.with_part(receipt, gpu_receipt.CROWD, Counter(passed=7), [], 61.04)
+    assert half["left"] == [gpu_receipt.ALONE]
+    assert "7 passed, 0 failed on NVIDIA H200, 'gpu and alone' not run" in gpu_receipt.note(half, [])
+    whole = gpu_receipt.with_part(half, gpu_receipt.ALONE, Counter(passed=1, failed=1), ["a.py::test_a"], 1.0)
+    assert (whole["passed"], whole["failed"], whole["left"], whole["failures"]) == (8, 1, [], ["a.py::test_a"])
+    assert whole["seconds"] == 62.0
+
+
 def test_run_that_ends_without_a_report_counts_as_failed(tmp_path: Path) -> None:
     counts: Counter[str] = Counter()
     failures: list[str] = []
