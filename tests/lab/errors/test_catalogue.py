@@ -113,7 +113,7 @@ def test_error_around_a_kernel_is_explained(name: str, source: str, tmp_path: Pa
     file.write_text(source)
     content: dict[str, Any] = {}
     exec(compile(source, str(file), "exec"), content)
-    with pytest.raises((TypeError, ValueError, RuntimeError, AttributeError)) as raised:
+    with pytest.raises((TypeError, ValueError, RuntimeError, AttributeError, KeyError)) as raised:
         content["run"]()
     place = raised.traceback[-1]
     message = f"{raised.type.__name__}: {raised.value} ({place.path}:{place.lineno + 1})"

@@ -245,5 +245,7 @@ FILES = (
     ("function-without-apply", function_with(CALL="ScaleFunction(x, 2.0).sum()")),
     ("forward-without-apply", function_with(CALL="ScaleFunction.forward(None, x, 2.0)")),
     ("module-without-super", function_with(CALL=_MODULE)),
+    ("calls-itself", "def run():\n    return run()\n"),
+    ("grid-constant", "def run():\n    grid = lambda meta: (8 // meta['BLOCK'],)\n    grid({'BLOCK_SIZE': 4})\n"),
     ("one-time", "def do_bench(work):\n    return 1.0\n\n\ndef run():\n    median, fast, slow = do_bench(print)\n"),
 )
