@@ -254,12 +254,16 @@ def test_loop_that_cannot_end_is_found_before_it_runs(tmp_path: Path) -> None:
     message = verdict_on(source, tmp_path, "online-softmax").message
     assert "online_softmax.py:14 is a loop that never ends:\n    while start < columns:" in message
     assert "Nothing inside the loop changes columns or start" in message
+    source = source.replace("while start < columns:", "while True:")
+    assert "Its condition is always true" in verdict_on(source, tmp_path, "online-softmax").message
 
 
 @pytest.mark.parametrize(
     "body",
     [
         "while n < 3:\n        n += 1",
+        "try:\n        while True:\n            values.remove(0)\n    except ValueError:\n        pass",
+        "while False:\n        n += 1",
         "while n < 3:\n        if x.numel():\n            break",
         "while values < [1]:\n        values.append(1)",
         "while values < [1]:\n        values[:] = [2]",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,10 +70,15 @@ def _gaps_left(lines: list[int], source: str, file_name: str) -> str:
 
 
 def _endless_loop(tree: ast.AST) -> ast.While | None:
-    """Return the first `while` that compares names which nothing in its body changes, and that nothing leaves."""
+    """Return the first `while` that nothing leaves, and that compares names which nothing in its body changes.
+
+    In a kernel, also one whose condition is a constant: no exception leaves it.
+    """
+    kernels = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and _is_kernel(node)]
+    in_kernels = {id(part) for kernel in kernels for part in ast.walk(kernel)}
     shared = {name for node in ast.walk(tree) if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names}
     for node in ast.walk(tree):
-        if not isinstance(node, ast.While) or not isinstance(node.test, ast.Compare):
+        if not isinstance(node, ast.While) or not isinstance(node.test, ast.Compare | ast.Constant):
             continue
         condition = list(ast.walk(node.test))
         body = [part for statement in node.body for part in ast.walk(statement)]
@@ -88,17 +94,25 @@ def _endless_loop(tree: ast.AST) -> ast.While | None:
             for part in body
             if isinstance(part, ast.Attribute | ast.Subscript) and isinstance(part.value, ast.Name)
         }
-        if compared and not compared & (changed | shared):
+        is_always = isinstance(node.test, ast.Constant) and bool(node.test.value) and id(node) in in_kernels
+        if is_always or (compared and not compared & (changed | shared)):
             return node
     return None
 
 
+def _is_kernel(function: ast.FunctionDef) -> bool:
+    return any(re.search(r"\bjit\b", ast.unparse(one)) for one in function.decorator_list)
+
+
 def _endless(loop: ast.While, source: str, file_name: str) -> str:
-    names = sorted({part.id for part in ast.walk(loop.test) if isinstance(part, ast.Name)})
-    return (
+    start = (
         f"{file_name}:{loop.lineno} is a loop that never ends:\n    {source.splitlines()[loop.lineno - 1].strip()}\n"
-        f"Nothing inside the loop changes {' or '.join(names)}. Is a line such as `{names[-1]} += BLOCK_SIZE` missing?"
     )
+    names = sorted({part.id for part in ast.walk(loop.test) if isinstance(part, ast.Name)})
+    if not names:
+        return f"{start}Its condition is always true, and kernels have no `break`. Count the steps with `for`."
+    missing = f"Is a line such as `{names[-1]} += BLOCK_SIZE` missing?"
+    return f"{start}Nothing inside the loop changes {' or '.join(names)}. {missing}"
 
 
 def _ellipses(tree: ast.AST) -> Iterator[int]:
