@@ -132,7 +132,7 @@ def _run_what_is_left(receipt: dict[str, Any], workers: int) -> int:
         if marks == ALONE:
             options = files_with_gpu_tests(words=r"mark\.alone\b")
         else:
-            options = ["-n", str(workers), "--dist", "worksteal", *files_with_gpu_tests()]
+            options = ["-n", str(workers), "--dist", "worksteal", "--durations=40", *files_with_gpu_tests()]
         worst = max(worst, _pytest(["-m", marks, *options], counts, failures))
         receipt = with_part(receipt, marks, counts, failures, time.monotonic() - began)
         RECEIPT.write_text(json.dumps(receipt, indent=1) + "\n")
