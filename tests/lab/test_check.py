@@ -697,3 +697,22 @@ def test_reference_with_nan_infinity_and_nothing_is_repeatable() -> None:
         return x / 0, x * torch.nan, x[:0], x > 0
 
     assert all(one.passed for one in checked(simple(results, results, differentiable=False)))
+
+
+@pytest.mark.parametrize(("fault", "right"), [(0.0, True), (1e-5, False)])
+def test_output_whose_terms_cancel_is_zero_up_to_their_rounding(fault: float, right: bool) -> None:
+    """With one class, label smoothing has three terms that cancel; PyTorch returns zero."""
+
+    def smoothed(x: Tensor) -> Tensor:
+        return x.logsumexp(-1) - 0.9 * x[:, 0] - (0.1 + fault) * x.mean(-1)
+
+    def reference(x: Tensor) -> Tensor:
+        target = torch.zeros(len(x), dtype=torch.int64)
+        return torch.nn.functional.cross_entropy(x, target, label_smoothing=0.1, reduction="none")
+
+    spec = simple(
+        smoothed,
+        reference,
+        make_inputs=lambda case, dtype, device: {"x": torch.randn(64, 1, dtype=dtype, device=device)},
+    )
+    assert {result.passed for result in check(spec) if result.what == "forward"} == {right}

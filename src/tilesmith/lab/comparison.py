@@ -22,10 +22,9 @@ from torch import Tensor
 TIMES_MODEL = 2.0  # of the norm
 TIMES_ELEMENT = 3.0  # of one element
 TIMES_SPREAD = 2.0  # of the difference between draws, which is small where many independent errors add up
-# A gradient whose terms cancel to zero (such as a norm over one column) is zero up to the rounding of these terms. They
-# are as large as the cotangent times 1/√eps of a norm, 316 by default.
+ZERO = 1e-15  # relative to terms that cancel; below it a float64 value counts as zero
+# A gradient is made of terms as large as the cotangent times 1/√eps of a norm, 316 by default.
 CANCELLING = 512.0
-ZERO = 1e-12  # relative to the cancelling terms; below it a float64 value counts as zero
 
 
 @dataclass(frozen=True)
@@ -53,13 +52,14 @@ def compare(
     exact: Tensor,
     draws: Sequence[Tensor],
     roundings: int = 1,
-    cancelling: float = 0.0,
+    terms: float = 0.0,
     plain: Tensor | None = None,
 ) -> Comparison:
     """Compare our values with the float64 reference.
 
-    `draws` are the reference's values in our dtype, with modelled rounding errors. `cancelling` is the typical size of
-    a gradient's cotangents. `plain` are PyTorch's values in our dtype: where they overflow, they are right too.
+    `draws` are the reference's values in our dtype, with modelled rounding errors. `terms` is the typical size of
+    the terms of the values: where these cancel and every element is zero, zero up to their rounding is right. `plain`
+    are PyTorch's values in our dtype: where they overflow, they are right too.
     """
     if ours.numel() == 0:
         return Comparison(0.0, 0.0, 0, (), 0.0, 0.0, (), 0.0, 0.0, ours.bool())
@@ -76,8 +76,8 @@ def compare(
     rounding = (roundings - 0.5) * torch.finfo(ours.dtype).eps if ours.is_floating_point() else 0.0
     size = exact.double().abs().nan_to_num(nan=0.0, posinf=0.0).masked_fill(overflows, 0.0)
     typical = three_digits(float(root_mean_square(size)))
-    if typical <= ZERO * cancelling:
-        typical = CANCELLING * cancelling
+    if typical <= ZERO * terms:
+        typical = terms
     whole = typical * size.numel() ** 0.5
     allowed = TIMES_ELEMENT * largest + 2 * rounding * size.clamp(min=typical)
     excess = torch.where(error.isnan(), torch.inf, error - allowed)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from tilesmith.lab.comparison import Comparison, compare, root_mean_square, three_digits
+from tilesmith.lab.comparison import CANCELLING, Comparison, compare, root_mean_square, three_digits
 from tilesmith.lab.rounding_model import Kinks, rounded
 from tilesmith.spec import Inputs, Layout, Spec, called
 
@@ -33,6 +33,7 @@ MOST_BYTES_ON_CPU = 1 << 20
 # Millions of elements vary within one draw as much as a few do over several, so larger inputs get one draw and
 # PyTorch's own result; on a GPU PyTorch's alone, since a draw of rms_norm takes 20 times the inputs' memory.
 LARGE = 8 << 20
+TERMS = 8.0  # times the typical number of an input: some are four times as large, and two of these roundings add up
 LIKE = 1e-6  # relative to the norm: two results in float64 that differ by more are not the same computation
 OVERLAPPING = "expanded"  # a layout whose elements share memory: PyTorch refuses to write to such a tensor
 KEPT = 8  # expectations in memory: the layouts of a case have the same numbers, except for expanded tensors
@@ -119,13 +120,14 @@ class Expected:
         if on_gpu or len(self.draws) == 1:  # PyTorch's own error may loosen the limit, and never tightens it
             self.draws = [*self.draws, self.plain]
         sizes = [float(root_mean_square(one)) for one in self.cotangents if one is not None]
-        self.size_of_cotangents = three_digits(max(sizes, default=0.0))
+        self._gradient_terms = CANCELLING * three_digits(max(sizes, default=0.0))
 
     def compare_output(self, number: int, ours: Tensor, roundings: int = 1) -> Comparison:
         """Compare an output of the operator with the exact one."""
         exact, plain = self.exact.outputs[number], self.plain.outputs[number]
         roundings += self._unmodelled(exact)
-        return compare(ours, exact, [draw.outputs[number] for draw in self.draws], roundings, plain=plain)
+        draws = [draw.outputs[number] for draw in self.draws]
+        return compare(ours, exact, draws, roundings, size_of_terms(self.inputs, exact), plain)
 
     def compare_gradient(self, name: str, ours: Tensor, roundings: int = 1) -> Comparison:
         """Compare a gradient with the exact one; with zero where the reference has no gradient."""
@@ -133,11 +135,20 @@ class Expected:
         exact = torch.zeros_like(ours, dtype=torch.float64) if exact is None else exact
         roundings += self._unmodelled(exact)
         draws = [one for draw in self.draws if (one := draw.gradients[name]) is not None]
-        return compare(ours, exact, draws, roundings, self.size_of_cotangents, plain)
+        return compare(ours, exact, draws, roundings, self._gradient_terms, plain)
 
     def _unmodelled(self, exact: Tensor) -> int:
         """Return one rounding more for few elements without a draw: there PyTorch's result may be exact by luck."""
         return int(all(one is self.plain for one in self.draws) and exact.numel() < FEW)
+
+
+def size_of_terms(inputs: Inputs, exact: Tensor) -> float:
+    """Return the size of the terms of an output that is zero: of the largest numbers of the smallest tensor, added."""
+    if root_mean_square(exact) > 1e-9:
+        return 0.0
+    tensors = [one.double() for one in tree_leaves(inputs) if isinstance(one, Tensor) and one.is_floating_point()]
+    sizes = [float(root_mean_square(one.nan_to_num(0.0, 0.0, 0.0))) for one in tensors]
+    return TERMS * three_digits(min((size for size in sizes if size), default=0.0))
 
 
 def require_repeatable(outputs: Sequence[Tensor], again: Sequence[Tensor]) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tilesmith.lab.check.context import exact_products
-from tilesmith.lab.comparison import Comparison, compare, root_mean_square
+from tilesmith.lab.comparison import CANCELLING, Comparison, compare, root_mean_square
 from tilesmith.lab.expected import (
     DRAWS,
     DRAWS_AT_KINKS,
@@ -18,6 +18,7 @@ from tilesmith.lab.expected import (
     copied,
     names_of_changed,
     require_repeatable,
+    size_of_terms,
     with_changed_inputs,
 )
 from tilesmith.lab.judge.task import Task, TaskError, Trial
@@ -112,24 +113,25 @@ class Expected:
         if shape is not None:
             return shape
         for number, (ours, exact, plain) in enumerate(zip(outputs, self.exact, self.plain, strict=True)):
-            found = self._compared(self.output_name(number), ours, exact, plain, 0.0)
+            found = self._compared(self.output_name(number), ours, exact, plain, size_of_terms(self._inputs, exact))
             if found is not None:
                 return found
         sizes = [float(root_mean_square(one)) for one in self.cotangents if one is not None]
+        terms = CANCELLING * max(sizes, default=0.0)
         for name, ours in (gradients or {}).items():
             wanted, plain_wanted = self.exact_gradients.get(name), self.plain_gradients.get(name)
             wanted = torch.zeros_like(ours, dtype=torch.float64) if wanted is None else wanted
             plain_wanted = wanted.to(ours.dtype) if plain_wanted is None else plain_wanted
             if ours.shape != wanted.shape:
                 return Wrong(f"gradient {name}", f"the gradient of {name} has shape {tuple(ours.shape)}")
-            found = self._compared(f"the gradient of {name}", ours, wanted, plain_wanted, max(sizes, default=0.0))
+            found = self._compared(f"the gradient of {name}", ours, wanted, plain_wanted, terms)
             if found is not None:
                 return found
         return None
 
-    def _compared(self, name: str, ours: Tensor, exact: Tensor, plain: Tensor, cancelling: float) -> Wrong | None:
+    def _compared(self, name: str, ours: Tensor, exact: Tensor, plain: Tensor, terms: float) -> Wrong | None:
         draws = self._draws_of(name)
-        comparison = compare(ours, exact, draws, self._task.spec.roundings, cancelling, plain=plain)
+        comparison = compare(ours, exact, draws, self._task.spec.roundings, terms, plain)
         if comparison.passed:
             return None
         found = _described(name, comparison, ours, exact)
