@@ -69,6 +69,16 @@ def test_verdict_follows_the_published_schema(
         jsonschema.validate(json.loads(json.dumps(verdict.as_json(), allow_nan=False)), schema())
 
 
+def test_sizes_that_are_no_numbers_are_kept(warm_judge: Judge, softmax: Task) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    cases = [Case("two", rows=3, cols=9, lengths=(1, 2)), Case("one", rows=4, cols=8, lengths=(4,))]
+    task = replace(softmax, spec=replace(softmax.spec, cases=cases))
+    wrong = Candidate.of(ZOO / "cheats" / "softmax" / "half_precision.py")
+    found = warm_judge.judge(task, wrong, QUICK).as_json()
+    assert {tuple(one["sizes"]["lengths"]) for one in found["reasons"]} <= {(1, 2), (4,)}
+    jsonschema.validate(json.loads(json.dumps(found, allow_nan=False)), schema())
+
+
 def test_wrong_element_names_program_line_and_expected_value(warm_judge: Judge, softmax: Task) -> None:
     verdict = warm_judge.judge(softmax, Candidate.of(ZOO / "cheats" / "softmax" / "half_precision.py"), QUICK)
     reason = verdict.reason

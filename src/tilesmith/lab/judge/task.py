@@ -333,8 +333,9 @@ class Task:
         return found
 
     def _is_free(self, name: str) -> bool:
-        """Return whether a size takes odd values above one in the spec's cases."""
-        return any(case.sizes.get(name, 1) % 2 and case.sizes.get(name, 1) > 1 for case in self.spec.cases)
+        """Return whether a size takes odd values above one, and whole numbers only, in the spec's cases."""
+        sizes = [case.sizes.get(name, 1) for case in self.spec.cases]
+        return all(isinstance(size, int) for size in sizes) and any(size % 2 and size > 1 for size in sizes)
 
     @staticmethod
     def _drawn(name: str, like: int, chance: random.Random) -> int:
