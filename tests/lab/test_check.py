@@ -3,11 +3,14 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from tilesmith.lab import Result, check
@@ -716,3 +719,24 @@ def test_output_whose_terms_cancel_is_zero_up_to_their_rounding(fault: float, ri
         make_inputs=lambda case, dtype, device: {"x": torch.randn(64, 1, dtype=dtype, device=device)},
     )
     assert {result.passed for result in check(spec) if result.what == "forward"} == {right}
+
+
+@triton.jit
+def gather_kernel(x_ptr, order_ptr, y_ptr, n_elements, BLOCK_SIZE: tl.constexpr):
+    index = tl.load(order_ptr + tl.arange(0, BLOCK_SIZE))
+    mask = index < n_elements
+    tl.atomic_add(y_ptr + index, 2 * tl.load(x_ptr + index, mask=mask), mask=mask)
+
+
+def test_padding_of_indices_that_nobody_wrote_is_found() -> None:
+    """The largest integer, which fills new memory in the first call, is past the mask."""
+
+    def doubled(x: Tensor, padding: Callable[..., Tensor]) -> Tensor:
+        order, y = padding((16,), dtype=torch.int64), torch.zeros_like(x)
+        order[: len(x)] = torch.arange(len(x))
+        gather_kernel[(1,)](x, order, y, len(x), BLOCK_SIZE=16)
+        return y
+
+    for padding, right in ((partial(torch.full, fill_value=16), True), (torch.empty, False)):
+        results = list(check(simple(partial(doubled, padding=padding), kernels=True, differentiable=False)))
+        assert all(result.passed for result in results) == right, padding

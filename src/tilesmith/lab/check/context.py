@@ -15,10 +15,13 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilesmith.lab.reproducible_random import reproducible_random
 from tilesmith.spec import Inputs, Spec, called
 from tilesmith.toolchain import interpreter
+
+EMPTY = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
 
 
 @contextmanager
@@ -98,6 +101,24 @@ def poisoned_memory() -> Iterator[None]:
         finally:
             torch._C._set_deterministic_algorithms(before[0], warn_only=before[1])
             torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]  # likewise
+
+
+class ZeroedIntegers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch leaves it so
+    """Fill new memory of integers with zeros: a kernel's mask of indices hides the largest integer."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # PyTorch leaves it so
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: nothing is compiled here, and importing torch.compile's back end takes two seconds."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ in EMPTY and not made.is_floating_point() and not made.is_complex():
+            made.zero_()
+        return made
 
 
 @contextmanager

@@ -9,13 +9,22 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from tilesmith.lab.check.choosing import input_shapes
-from tilesmith.lab.check.context import exact_products, kernels_on, poisoned_memory, seeded, uncompiled
+from tilesmith.lab.check.context import (
+    ZeroedIntegers,
+    exact_products,
+    kernels_on,
+    poisoned_memory,
+    seeded,
+    uncompiled,
+)
 from tilesmith.lab.check.preparing import prepared
 from tilesmith.lab.check.trial import Result, Trial
 from tilesmith.lab.conduct import NO_KERNEL, computed_without_kernels, repeated_calls
 from tilesmith.lab.expected import LARGE, Expected, with_changed_inputs
 from tilesmith.lab.races import RaceFinder
 from tilesmith.spec import Inputs, described, source_of
+
+IN_FURTHER = "not in the first call, but in a further one, whose numbers and unwritten integers are others"
 
 
 def further_calls(
@@ -46,9 +55,11 @@ def further_calls(
             failures = list(faults(others[:1], expected.differentiable))
             if not failures:
                 launches.launches = 0
-                failures = list(faults(others[1:], ()))
+                with ZeroedIntegers():
+                    failures = list(faults(others[1:], ()))
                 if needs_kernels and not failures and not launches.launches:
                     failures = [trial.failure("kernels", f"without gradients, {NO_KERNEL}")]
+            failures = failures or [trial.failure("race", f"{found}; {IN_FURTHER}") for found in launches.races()]
     except Exception as error:
         failures = [trial.failure("second call", described(error, source_of(spec.op)))]
     yield from failures
