@@ -27,6 +27,10 @@ _SAME_KEY = (
     "for each. A GPU tunes once per key, so one of them would run with the other's candidate. Name every size in the "
     "key that decides which candidate is fastest."
 )
+_UNSEEN_SIZE = (
+    "The autotuner's key {key} does not change with {size}. A GPU tunes once per key: where {size} is {times} times as "
+    "large, your kernel would run with the candidate that was fastest for the small size. Name it in the key."
+)
 _FEW_PROGRAMS = 4  # of the model: with fewer, one program is no shame
 
 
@@ -60,6 +64,50 @@ class _Grids:
         return candidates[0]
 
 
+class _Keys(_Grids):
+    """Takes over launches, runs none, and keeps the keys that the tuners of a function see."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self._tuners, self.keys = _tuners(function), list[list[Any]]()
+
+    def configuration(self, candidates: Sequence[Any], kernel: Any, arguments: Mapping[str, Any]) -> Any:
+        self.keys += [[arguments.get(name) for name in one.keys] for one in self._tuners if one.fn is kernel]
+        return super().configuration(candidates, kernel, arguments)
+
+
+def size_without_key(
+    function: Callable[..., Any],
+    model: Callable[..., Any],
+    inputs: Inputs,
+    larger: Callable[[], Mapping[str, Inputs]],
+    times: int,
+) -> str | None:
+    """Return the message for a size that the keys of the model's tuners contain, and those of the function do not.
+
+    `larger` returns inputs in which the size of this name is so many times as large.
+    """
+    wanted, found = _keys(model, inputs), _keys(function, inputs)
+    if not wanted or not found:
+        return None
+    for name, more in larger().items():
+        if _keys(model, more) != wanted and _keys(function, more) == found:
+            key = [list(one.keys) for one in _tuners(function)]
+            return _UNSEEN_SIZE.format(key=key[0], size=name, times=times)
+    return None
+
+
+def _keys(function: Callable[..., Any], inputs: Inputs) -> list[list[Any]]:
+    seen = _Keys(function)
+    with suppress(Exception), handing_over(seen):
+        called(function, inputs)
+    return seen.keys
+
+
+def _tuners(function: Callable[..., Any]) -> list[Autotuner]:
+    return [one for one in getattr(function, "__globals__", {}).values() if isinstance(one, Autotuner)]
+
+
 def shares_larger_work(function: Callable[..., Any], larger: Iterable[Inputs]) -> bool:
     """Return whether a launch has several programs on some of these inputs. No kernel runs."""
     for inputs in larger:
@@ -73,8 +121,7 @@ def shares_larger_work(function: Callable[..., Any], larger: Iterable[Inputs]) -
 
 def key_too_coarse(function: Callable[..., Any], calls: Sequence[TracedCall]) -> str | None:
     """Return the message for an autotuner whose key is the same for sizes with different candidates."""
-    tuners = [one for one in getattr(function, "__globals__", {}).values() if isinstance(one, Autotuner)]
-    for tuner in tuners:
+    for tuner in _tuners(function):
         seen: dict[Any, tuple[Tuned, list[str]]] = {}
         for call in calls:
             if call.tuned is None or call.tuned.kernel is not tuner.fn:
@@ -88,7 +135,7 @@ def key_too_coarse(function: Callable[..., Any], calls: Sequence[TracedCall]) ->
 
 
 def _sizes_of(tuned: Tuned) -> str:
-    return ", ".join(f"{name} = {size}" for name, size in tuned.sizes.items())
+    return ", ".join(f"{name} = {size}" for name, size in tuned.sizes.items() if not isinstance(size, bool))
 
 
 def view_in_place_of_matrix(outputs: Sequence[Tensor], wanted: Sequence[Tensor]) -> str | None:

@@ -106,7 +106,7 @@ METRICS: dict[str, Metric] = {
     "launches": lambda call, goal: Measured(call.launches),
     "programs": lambda call, goal: Measured(call.programs),
     "bytes_moved": _total(lambda one: one.bytes),
-    "candidates": lambda call, goal: Measured(len(call.candidates)),
+    "candidates": lambda call, goal: Measured(len({str(one) for one in call.candidates})),
     "missing_masks": _missing_masks,
 }
 

@@ -222,10 +222,12 @@ class TritonCheck(StagedCheck):
             view = evaded_work.view_in_place_of_matrix(call.outputs, _tensors(called(trial.spec.reference, given)))
             if view is not None:
                 raise StageFailure("right", self._with_sizes(trial, view))
-        coarse = evaded_work.key_too_coarse(self.spec.op, calls)
+        model = model_spec(exercise).op
+        coarse = evaded_work.key_too_coarse(self.spec.op, calls) or evaded_work.size_without_key(
+            self.spec.op, model, inputs[0], lambda: self._larger_inputs(trials[0]), _LARGER
+        )
         if coarse is not None:
             raise StageFailure("goals", coarse)
-        model = model_spec(exercise).op
         goals = {goal.metric for goal in exercise.goals}
         reason = evaded_work.too_little_parallel(calls, model, inputs, goals, lambda: self._shares_larger_work(trials))
         largest = max(range(len(calls)), key=lambda number: calls[number].programs)
@@ -240,13 +242,18 @@ class TritonCheck(StagedCheck):
 
     def _shares_larger_work(self, trials: Sequence[Trial]) -> bool:
         """Return whether several programs share the work where one size of a trial is larger."""
-        larger = (
-            seeded_inputs(replace(trial, case=Case(trial.case.name, **{**trial.case.sizes, name: _LARGER * size})), 0)
-            for trial in trials[:1]
+        return evaded_work.shares_larger_work(self.spec.op, self._larger_inputs(trials[0]).values())
+
+    @staticmethod
+    def _larger_inputs(trial: Trial) -> dict[str, Inputs]:
+        """Return inputs of a trial in which one size is larger, by the name of this size."""
+        return {
+            name: seeded_inputs(
+                replace(trial, case=Case(trial.case.name, **{**trial.case.sizes, name: _LARGER * size})), 0
+            )
             for name, size in trial.case.sizes.items()
             if isinstance(size, int)
-        )
-        return evaded_work.shares_larger_work(self.spec.op, larger)
+        }
 
     def _worst_over_candidates(self, goal: Goal) -> Measured:
         """Return the value of a goal; with an autotuner, that of the first configuration that misses the goal."""
