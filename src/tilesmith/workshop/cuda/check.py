@@ -60,10 +60,16 @@ _ONE_THREAD = (
     "The result is right, but one thread does all the work, and a GPU has tens of thousands. Let each thread compute "
     "its own element: its number is blockIdx.x * blockDim.x + threadIdx.x."
 )
-_CONFIGURATION = (
-    "A launch is refused: a grid has at least one block, and a block has 1 to 1,024 threads and at most 48 KB of "
-    "shared memory. Look at the numbers between <<< and >>>."
-)
+_REFUSED = {
+    "invalid configuration": (
+        "A launch is refused: a grid has at least one block, and a block has 1 to 1,024 threads and at most 48 KB of "
+        "shared memory. Look at the numbers between <<< and >>>."
+    ),
+    "invalid argument": (
+        "A call is refused. cudaMemcpyHostToDevice copies from the host to the GPU, cudaMemcpyDeviceToHost from the "
+        "GPU to the host: does the kind of each copy fit both pointers?"
+    ),
+}
 _LESSONS = {
     "buffer-overflow": _OUTSIDE,
     "use-after-free": _OUTSIDE,  # far outside, in memory that was freed
@@ -295,7 +301,7 @@ class CudaCheck(StagedCheck):
         """Return the sanitizer's finding with the learner's line and its meaning."""
         kind = _WARNINGS.search(report)
         if kind is None:
-            lesson = f".\n{_CONFIGURATION}" if "invalid configuration" in report else ""
+            lesson = "".join(f".\n{text}" for words, text in _REFUSED.items() if words in report)
             return f"The program ended with status {status}: {report.strip()[:300]}{lesson}"
         lesson = next((text for word, text in _LESSONS.items() if word in kind[0]), "")
         return f"{self._quoted(report)}{kind[0]}. {lesson}".rstrip()

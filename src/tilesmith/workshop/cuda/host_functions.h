@@ -59,14 +59,29 @@ inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream
     });
     return cudaSuccess;
 }
-inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+// Whether the kind of a copy says where its pointers point to. CUDA refuses the copy, or its result is undefined.
+namespace tilesmith {
+inline bool is_on_gpu(const void* place) {
+    for (const auto& [start, bytes] : device_memory)
+        if (place >= start && place < static_cast<const char*>(start) + bytes) return true;
+    return false;
+}
+inline bool is_kind_of(void* to, const void* from, cudaMemcpyKind kind) {
+    if (kind == cudaMemcpyDefault) return true;
+    return is_on_gpu(to) == (kind != cudaMemcpyDeviceToHost) && is_on_gpu(from) == (kind != cudaMemcpyHostToDevice);
+}
+}  // namespace tilesmith
+
+inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+    if (bytes && !tilesmith::is_kind_of(to, from, kind)) return tilesmith::failed(cudaErrorInvalidValue);
     tilesmith::finish_streams();
     const tilesmith::Touching touching;
     tilesmith::counts.copy(bytes);
     return std::memcpy(to, from, bytes), cudaSuccess;
 }
 inline cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
-                                size_t height, cudaMemcpyKind) {
+                                size_t height, cudaMemcpyKind kind) {
+    if (width * height && !tilesmith::is_kind_of(to, from, kind)) return tilesmith::failed(cudaErrorInvalidValue);
     const tilesmith::Touching touching;
     tilesmith::counts.copy(width * height);
     tilesmith::counts.strided_copies += from_pitch != to_pitch;
@@ -108,6 +123,7 @@ inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                                    cudaStream_t stream = nullptr) {
+    if (bytes && !tilesmith::is_kind_of(to, from, kind)) return tilesmith::failed(cudaErrorInvalidValue);
     tilesmith::counts.copy(bytes);
     tilesmith::counts.async_copies += stream != nullptr;
     if (kind != cudaMemcpyDeviceToDevice)

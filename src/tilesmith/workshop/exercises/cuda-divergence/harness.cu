@@ -20,5 +20,5 @@ void try_size(int pairs) {
 }
 
 int main() {
-    for (int pairs : {128, 50, 1}) try_size(pairs);
+    for (int pairs : {128, 50, 320, 1}) try_size(pairs);
 }

@@ -15,7 +15,7 @@ void try_size(int elements) {
     char tried[64];
     std::snprintf(tried, sizeof tried, "elements = %d", elements);
     if (error != cudaSuccess) {
-        std::printf("The function returns the error \"%s\", but nothing failed (tried with %s).\n", cudaGetErrorString(error), tried);
+        std::printf("The function returns the error \"%s\", but cudaSuccess is wanted (tried with %s).\n", cudaGetErrorString(error), tried);
         std::exit(WRONG);
     }
     std::vector<double> wanted;
