@@ -192,6 +192,25 @@ def test_lesson_of_a_case_follows_its_wrong_result(tmp_path: Path) -> None:
     assert verdict.message.endswith("Is eps added to the mean square, under the root, and is it the argument eps?")
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (
+            "gradient * 2 * tl.maximum(x, 0.0), mask=mask",
+            "gradient * 2 * tl.maximum(x, 0.0)",
+            "_kernel (autograd.py:23)",
+        ),
+        ("ctx.save_for_backward(x)", "SquaredReLUFunction.x = x", "uses what the second call saved"),
+    ],
+)
+def test_backward_that_fails_is_explained(old: str, new: str, words: str, tmp_path: Path) -> None:
+    source = changed(old, new, (BUILT_IN / "autograd" / "solution.py").read_text())
+    source = source.replace("(x,) = ctx.saved_tensors", "x = SquaredReLUFunction.x") if "ReLU" in new else source
+    verdict = verdict_on(source, tmp_path, "autograd", hidden=["odd"])
+    assert verdict.stage == "right"
+    assert words in verdict.message
+
+
 def test_message_names_the_line_where_a_nan_is_born(tmp_path: Path) -> None:
     source = (BUILT_IN / "silu" / "solution.py").read_text()
     load = next(line for line in source.splitlines() if "x = tl.load" in line)

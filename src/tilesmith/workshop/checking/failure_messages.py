@@ -185,6 +185,7 @@ def wrong_result(what: str, message: str, file: Path) -> str:
 
     `what` is "forward", "forward 1" for the second of several results, or "gradient x".
     """
+    message = message.replace(str(file), file.name)
     place = re.search(rf"{re.escape(file.name)}:(\d+)", message)
     kind, _, name = what.partition(" ")
     if kind == "gradient" and message.startswith("no gradient reaches"):
@@ -230,6 +231,14 @@ def cached(shared: bool) -> str:
     return (
         "The second call, with other numbers of the same size, gives a wrong result. The function seems to return an "
         "earlier result. Compute the result in every call."
+    )
+
+
+def gradient_of_another_call() -> str:
+    """Return the message for a backward that uses what a later forward has saved."""
+    return (
+        "After two calls, the gradient of the first one is wrong: its backward uses what the second call saved. A "
+        "model calls a layer many times before the backward. Keep tensors in ctx, with ctx.save_for_backward."
     )
 
 

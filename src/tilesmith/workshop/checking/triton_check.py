@@ -14,6 +14,7 @@ from torch import Tensor
 from tilesmith.lab.check import Trial
 from tilesmith.lab.check import run as compared
 from tilesmith.lab.check.context import seeded
+from tilesmith.lab.comparison import identical
 from tilesmith.lab.expected import Expected
 from tilesmith.lab.inspect.metrics.compiled_targets import compiled_or_error
 from tilesmith.spec import CONTIGUOUS, LAYOUTS, Case, Inputs, Spec, called
@@ -62,6 +63,8 @@ class TritonCheck(StagedCheck):
         for trial in trials:
             self._require_right(trial)
         self._require_right_again(trials)
+        if self.spec.differentiable:
+            self._require_own_gradients(trials[0])
         self._entering("goals")
         self._require_own_work(trials)
         if self.exercise.sweep is not None:
@@ -203,6 +206,22 @@ class TritonCheck(StagedCheck):
             if _all_right(expected, in_order):
                 raise StageFailure("right", self._with_sizes(trial, failure_messages.order_matters()))
             raise StageFailure("right", failure_messages.cached(shared=False))
+
+    def _require_own_gradients(self, trial: Trial) -> None:
+        """Call twice, and require that the gradients of the first call do not depend on the second."""
+
+        def gradients(calls: int) -> list[Tensor]:
+            made = [seeded_inputs(trial, seed) for seed in range(calls)]
+            leaves = [
+                one.requires_grad_() for one in made[0].values() if isinstance(one, Tensor) and one.is_floating_point()
+            ]
+            outputs = [_tensors(called(trial.spec.op, inputs)) for inputs in made]
+            return list(torch.autograd.grad([one.sum() for one in outputs[0]], leaves, allow_unused=True))
+
+        with interpreting():
+            alone, followed = gradients(1), gradients(2)
+        if not all(map(identical, alone, followed)):
+            raise StageFailure("right", self._with_sizes(trial, failure_messages.gradient_of_another_call()))
 
     def _called_again(self, trial: Trial, inputs: Inputs, running: AbstractContextManager[Any]) -> list[Tensor]:
         """Return the outputs of a later call. Raises StageFailure where the function raises."""
