@@ -10,7 +10,8 @@ def reference(x, factor):
 
 
 def make_inputs(case, dtype, device):
-    return {"x": torch.randn(case.rows, case.columns, dtype=dtype, device=device), "factor": 1.5}
+    factor = 0.75 if case.name == "ragged" else 1.5  # a kernel with a number in its place is wrong
+    return {"x": torch.randn(case.rows, case.columns, dtype=dtype, device=device), "factor": factor}
 
 
 def cost(case, dtype):
