@@ -6,6 +6,7 @@ import torch._dynamo
 from tilesmith.workshop.checking.program_check import Wrong, kernels_run
 
 SIZES = ((4, 33), (6, 33), (9, 33))
+EPS = 2e-6  # an unusual value, so that a kernel with a number in its place is wrong
 INSIDE_ONLY = ("check_operator", "check_compiled", "measure")  # torch.compile works in the program's process
 
 
@@ -15,8 +16,8 @@ def inputs(rows, columns):
     return x, torch.linspace(-1, 20, columns)
 
 
-def norm(x):
-    return x * torch.rsqrt(x.square().mean(1, keepdim=True) + 1e-6)
+def norm(x, eps=1e-6):
+    return x * torch.rsqrt(x.square().mean(1, keepdim=True) + eps)
 
 
 def expected(x, weight):
@@ -40,19 +41,19 @@ def check_operator(program):
     x, _ = inputs(*SIZES[0])
     before = x.clone()
     with kernels_run(needed=True):
-        found = program.row_norm(x, 1e-6)
+        found = program.row_norm(x, EPS)
     if not torch.equal(x, before):
         raise Wrong(
             "row_norm changes its input, but mutates_args=() promises that it does not. Write into a new tensor."
         )
-    require_equal(found, norm(x), "row_norm")
+    require_equal(found, norm(x, EPS), f"row_norm with eps = {EPS:g}")
     if not isinstance(program.row_norm, torch._library.custom_ops.CustomOpDef):
         raise Wrong("row_norm is no operator any more: keep @torch.library.custom_op above it.")
     if program.row_norm._opoverload._schema.is_mutable:
         raise Wrong("mutates_args says that row_norm changes its input, and it does not: keep mutates_args=().")
     with torch._subclasses.FakeTensorMode() as mode:
         try:
-            fake = program.row_norm(mode.from_tensor(x), 1e-6)
+            fake = program.row_norm(mode.from_tensor(x), EPS)
         except Exception:
             raise Wrong(
                 "row_norm cannot run on tensors without memory, with which torch.compile traces. "
@@ -65,7 +66,7 @@ def check_operator(program):
                 f"{getattr(found, what)}."
             )
     with kernels_run():
-        checked = torch.library.opcheck(program.row_norm, (x, 1e-6), raise_exception=False)
+        checked = torch.library.opcheck(program.row_norm, (x, EPS), raise_exception=False)
     for name, result in checked.items():
         if result != "SUCCESS":
             raise Wrong(f"torch.library.opcheck fails at {name}: {' '.join(str(result).split())[:300]}")
