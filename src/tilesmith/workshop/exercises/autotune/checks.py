@@ -60,11 +60,12 @@ def tuned(program, widths):
 
     with kernels_run(), mock.patch.object(Autotuner, "run", run):
         for columns in widths:
-            x = torch.randint(1, 8, (2, columns)).float()
+            rows = 2 + columns % 2
+            x = torch.randint(1, 8, (rows, columns)).float()
             for call in ("first", "second"):
                 found = program.row_sums(x)
-                if not isinstance(found, torch.Tensor) or found.shape != (2,):
-                    raise Wrong(f"row_sums returns {found!r} for a matrix of 2 rows, but a tensor of 2 sums is wanted.")
+                if not isinstance(found, torch.Tensor) or found.shape != (rows,):
+                    raise Wrong(f"row_sums returns {found!r} for {rows} rows, but a tensor of {rows} sums is wanted.")
                 if wrong is None and not torch.equal(found, x.sum(1)):
                     wrong = (columns, call, found.tolist(), x.sum(1).tolist())
     return tuning, wrong
@@ -90,7 +91,11 @@ def check_result(program):
 
 def check_candidates(program):
     for columns in (*WIDTHS, LONG):
-        tuning, _ = tuned(program, (columns,))
+        tuning, wrong = tuned(program, (columns,))
+        if wrong is not None:
+            raise Wrong(
+                f"with {columns} columns the result is {wrong[2]}, but {wrong[3]} is right. Is the grid too small?"
+            )
         blocks = [one.get("BLOCK_SIZE", 0) for trials in tuning.trials.values() for one in trials]
         longest = max(1 << (columns - 1).bit_length(), 64)
         if columns == LONG and len(set(blocks)) < 4:

@@ -5,11 +5,11 @@ import random
 from tilesmith.workshop.checking.pretended_gpu import LAUNCH_MS, PretendedGpu
 from tilesmith.workshop.checking.program_check import Wrong
 
-COMPILING, SETTLING, DISTURBED = 300.0, 4.0, 9.0
+COMPILING, SETTLING, DISTURBED, LUCKY = 300.0, 4.0, 9.0, 0.8
 
 
 class Work:
-    """Work on the pretended GPU: the first calls are slow, and every third run after them is disturbed."""
+    """Work on the pretended GPU: the first calls are slow, then every third run is disturbed, and some are fast."""
 
     def __init__(self, gpu, milliseconds):
         self.gpu, self.milliseconds, self.calls = gpu, milliseconds, 0
@@ -21,7 +21,9 @@ class Work:
     def _length(self):
         if self.calls <= 3:
             return COMPILING if self.calls == 1 else SETTLING * self.milliseconds
-        return DISTURBED * self.milliseconds if self.calls % 3 == 0 else self.milliseconds
+        if self.calls % 3 == 0:
+            return DISTURBED * self.milliseconds
+        return LUCKY * self.milliseconds if self.calls % 5 == 0 else self.milliseconds
 
 
 def timed(program, milliseconds, runs):
@@ -53,6 +55,8 @@ def check_result(program):
 
 
 def reason(found, milliseconds, runs):
+    if abs(found - LUCKY * milliseconds) < 1e-6:
+        return "The fastest run was lucky. Return the median of all runs."
     if found < milliseconds:
         return "The clock was read before the work was done. Only events, or a wait, see the time of the GPU."
     if found - milliseconds < 2 * LAUNCH_MS:
@@ -68,11 +72,14 @@ def reason(found, milliseconds, runs):
 
 
 def check_uses_events(program):
-    _, _, gpu = timed(program, 1.0, 5)
-    if gpu.events < 10:
+    _, few, gpu = timed(program, 1.0, 5)
+    if gpu.events < 6:
         raise Wrong(
-            f"time_ms(work, runs=5) creates {gpu.events} events, but every run needs two: one before, one after."
+            f"time_ms(work, runs=5) creates {gpu.events} events, but every run needs one before and one after it."
         )
+    _, more, _ = timed(program, 1.0, 11)
+    if more.calls - few.calls != 6:
+        raise Wrong(f"time_ms calls work() {few.calls} times with runs=5, and {more.calls} times with runs=11.")
 
 
 def measure(program):

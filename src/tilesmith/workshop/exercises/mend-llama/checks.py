@@ -40,13 +40,14 @@ def check_first_loss(program):
 
 
 def check_strides(program):
-    weight = torch.linspace(0.5, 2, WIDTH)
+    weight = torch.linspace(0.5, 2, 40)
     base = torch.linspace(-3, 2, 6 * WIDTH)[torch.randperm(6 * WIDTH)]
     for what, x in {
         "contiguous": base.view(6, WIDTH),
         "transposed": base.view(WIDTH, 6).T,
         "expanded": base[:WIDTH].expand(6, WIDTH),
         "narrow": base[: 6 * 13].view(6, 13),
+        "wide": base[: 2 * 40].view(2, 40),
     }.items():
         with kernels_run():
             found = program.rms_norm(x, weight[: x.shape[1]].clone())
@@ -54,7 +55,8 @@ def check_strides(program):
         if found.shape != wanted.shape or not torch.allclose(found, wanted, atol=1e-5):
             raise Wrong(
                 f"rms_norm of a {what} matrix with strides {x.stride()} is wrong. "
-                "The kernel gets both strides of x: does every address use them?"
+                "The kernel gets both strides of x: does every address use them? "
+                "Does a block cover a row of any length?"
             )
 
 
@@ -73,6 +75,11 @@ def check_labels(program):
     text = torch.arange(24).reshape(2, 12)
     following, same, after = (float(program.loss(Knows(shift), text)) for shift in (1, 0, 2))
     if following < 0.01:
+        logits = torch.randn(*text.shape, VOCABULARY)
+        found = float(program.loss(lambda given: logits, text))
+        wanted = float(F.cross_entropy(logits[:, :-1].flatten(0, 1), text[:, 1:].flatten()))
+        if abs(found - wanted) > 1e-4:
+            raise Wrong(f"the loss is {found:.5g}, but the mean over every word except the first is {wanted:.5g}.")
         return
     if after < 0.01:
         raise Wrong(
@@ -87,6 +94,9 @@ def check_labels(program):
 
 def check_gradients(program):
     model = model_of(program)
+    for one in model.parameters():
+        if one.ndim == 1:  # a norm's weight: with ones, a backward without it would be right
+            one.data = torch.linspace(0.5, 2, len(one))
     with kernels_run(needed=True):
         program.loss(model, tokens()).backward()
     cut = [name for name, one in model.named_parameters() if one.grad is None or not one.grad.abs().max() > 0]
