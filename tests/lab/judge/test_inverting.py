@@ -69,6 +69,24 @@ def test_one_expression_is_turned_over_at_a_time(tmp_path: Path, turned: str, wa
     assert space["softmax"](5) == wanted
 
 
+def test_random_condition_is_turned_from_what_it_was_before() -> None:
+    truths = forcing.Truths()
+    assert truths("rare", True, False) is False
+    assert truths.taken() == ["rare"]
+    truths.turned = "rare"
+    assert truths("rare", True, False) is True
+    assert truths("rare", True, True) is True  # true by chance in this call
+    assert truths.taken() == ["rare"]
+    truths.turned = ""
+    assert truths("both", True, False) is not truths("both", True, True)
+    assert truths("object", True, [1]) == [1]
+    truths.taken()
+    truths.turned = "both"
+    assert truths("both", True, True) is False
+    truths.turned = "object"
+    assert truths("object", True, [1]) is False
+
+
 def test_bit_patterns_have_the_bits_that_a_kernel_asks_for() -> None:
     text = """
     @triton.jit

@@ -23,17 +23,33 @@ _IN_TEST = (ast.Name, ast.Attribute, ast.Subscript)
 
 
 class Truths:
-    """Gives each marked expression its value, except the expression to invert."""
+    """Gives each marked expression its value, except the expression to invert.
+
+    That one becomes the opposite of what it was when nothing was inverted: a random one may be otherwise by itself.
+    """
 
     def __init__(self) -> None:
         self.turned = ""  # the name of an expression
-        self.asked: dict[str, None] = {}  # since the last request, in order
+        self._asked: dict[str, bool | None] = {}  # since the last request, in order; None: no bool, or both
+        self._usual: dict[str, bool | None] = {}  # what they were when nothing was inverted
 
     def __call__(self, name: str, in_test: bool, value: Any) -> Any:
         if not in_test and type(value) is not bool:
             return value
-        self.asked[name] = None
-        return not value if name == self.turned else value
+        known = value if type(value) is bool else None
+        self._asked[name] = known if self._asked.get(name, known) is known else None
+        if name != self.turned:
+            return value
+        usual = self._usual.get(name)
+        return not (value if usual is None else usual)
+
+    def taken(self) -> list[str]:
+        """Return the names of the expressions that were asked for since the last request."""
+        found = list(self._asked)
+        if not self.turned:
+            self._usual |= self._asked
+        self._asked.clear()
+        return found
 
 
 def expressions(file: str, tree: ast.Module) -> dict[str, ast.expr]:

@@ -97,7 +97,7 @@ class Session:
             module = load(self._folder, self._main, self._loader(request["turned"]))
             self._function = function_of(module, request["names"], init)
         parameters = plain_values.decode(request["parameters"], self._input_tensor)
-        return {"loaded": True, "bound": self._fits(parameters), "asked": self._asked()}
+        return {"loaded": True, "bound": self._fits(parameters), "asked": self._truths.taken()}
 
     def _loader(self, turned: str | None) -> Any:
         """Return what imports the candidate with its conditions marked, one inverted; None for a plain import."""
@@ -141,13 +141,7 @@ class Session:
         if not request["record"]:
             return {"done": True}
         written = [self._written(one) for one in outputs]
-        return {"form": form, "outputs": written, "tape": self._written_tape(), "asked": self._asked()}
-
-    def _asked(self) -> list[str]:
-        """Return the marked conditions that the candidate asked for since the last request."""
-        found = list(self._truths.asked)
-        self._truths.asked.clear()
-        return found
+        return {"form": form, "outputs": written, "tape": self._written_tape(), "asked": self._truths.taken()}
 
     def _recorded(self, inputs: dict[str, Any], given: dict[str, torch.Tensor], request: dict[str, Any]) -> Any:
         """Call the function with a new tape, and return what it returns."""
