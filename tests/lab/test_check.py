@@ -721,8 +721,8 @@ def test_output_whose_terms_cancel_is_zero_up_to_their_rounding(fault: float, ri
     assert {result.passed for result in check(spec) if result.what == "forward"} == {right}
 
 
-@triton.jit
-def gather_kernel(x_ptr, order_ptr, y_ptr, n_elements, BLOCK_SIZE: tl.constexpr):
+@triton.jit  # type: ignore[untyped-decorator]  # as Triton has it
+def gather_kernel(x_ptr: Any, order_ptr: Any, y_ptr: Any, n_elements: Any, BLOCK_SIZE: tl.constexpr) -> None:
     index = tl.load(order_ptr + tl.arange(0, BLOCK_SIZE))
     mask = index < n_elements
     tl.atomic_add(y_ptr + index, 2 * tl.load(x_ptr + index, mask=mask), mask=mask)

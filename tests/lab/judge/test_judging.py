@@ -71,7 +71,8 @@ def test_verdict_follows_the_published_schema(
 
 def test_sizes_that_are_no_numbers_are_kept(warm_judge: Judge, softmax: Task) -> None:
     jsonschema = pytest.importorskip("jsonschema")
-    cases = [Case("two", rows=3, cols=9, lengths=(1, 2)), Case("one", rows=4, cols=8, lengths=(4,))]
+    lengths: list[Any] = [(1, 2), (4,)]
+    cases = [Case("two", rows=3, cols=9, lengths=lengths[0]), Case("one", rows=4, cols=8, lengths=lengths[1])]
     task = replace(softmax, spec=replace(softmax.spec, cases=cases))
     wrong = Candidate.of(ZOO / "cheats" / "softmax" / "half_precision.py")
     found = warm_judge.judge(task, wrong, QUICK).as_json()
