@@ -143,7 +143,10 @@ class Expected:
 
 
 def size_of_terms(inputs: Inputs, exact: Tensor) -> float:
-    """Return the size of the terms of an output that is zero: of the largest numbers of the smallest tensor, added."""
+    """Return how large the terms of an output are that cancel to zero; 0.0 for other outputs.
+
+    Nobody sees the terms. The input with the smallest numbers gives an estimate that allows little.
+    """
     if root_mean_square(exact) > 1e-9:
         return 0.0
     tensors = [one.double() for one in tree_leaves(inputs) if isinstance(one, Tensor) and one.is_floating_point()]

@@ -104,7 +104,10 @@ def poisoned_memory() -> Iterator[None]:
 
 
 class ZeroedIntegers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch leaves it so
-    """Fill new memory of integers with zeros: a kernel's mask of indices hides the largest integer."""
+    """Fill new memory of integers with zeros.
+
+    Poisoned memory holds the largest integer. A mask such as `index < n` hides it, and zero passes.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # PyTorch leaves it so
