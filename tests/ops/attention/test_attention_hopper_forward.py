@@ -54,10 +54,10 @@ class TestWhoComputes:
             {"head": 60},
             {"queries": LEAST_LENGTH - 1},
             {"keys": LEAST_LENGTH - 1},
-            {"batch": 1, "key_heads": 2, "group": 2},
+            {"queries": 64, "keys": 64},
         ],
         ids=["single-precision", "widest-heads", "narrowest-heads", "rows-of-no-whole-units", "few-queries", "few-keys",
-             "few-programs"],
+             "one-program-holds-all-scores"],
     )  # fmt: skip
     def test_others_do_for_the_rest(self, other: dict[str, Any]) -> None:
         assert KERNEL not in launches_for(**other)
@@ -66,15 +66,17 @@ class TestWhoComputes:
     def test_heads_that_do_not_fill_their_block_are_taken(self, head: int) -> None:
         assert KERNEL in launches_for(head=head)
 
-    def test_few_programs_will_do_for_wide_heads(self) -> None:
-        assert KERNEL in launches_for(case="causal-128", batch=1, key_heads=2, group=1)
+    @pytest.mark.parametrize("case", ["causal-64", "causal-128"])
+    def test_few_programs_and_short_sequences_are_taken(self, case: str) -> None:
+        assert KERNEL in launches_for(case=case, batch=1, key_heads=2, group=1)
+        assert KERNEL in launches_for(case=case, queries=70, keys=100)
 
     @pytest.mark.parametrize("option", ["bias", "mask", "softcap", "dropout", "window", None])
     def test_what_is_done_to_scores_is_left_to_the_plain_form(self, option: str | None) -> None:
-        q = torch.empty(8, 8, LEAST_LENGTH, 64, dtype=torch.bfloat16, device="meta")
+        q = torch.empty(8, 8, 128, 64, dtype=torch.bfloat16, device="meta")
         options: dict[str, Any] = {
-            "bias": q.new_empty(8, LEAST_LENGTH, LEAST_LENGTH), "softcap": 30.0, "dropout": 0.1, "window": (64, 0),
-            "mask": torch.ones(8, LEAST_LENGTH, dtype=torch.bool, device="meta"),
+            "bias": q.new_empty(8, 128, 128), "softcap": 30.0, "dropout": 0.1, "window": (64, 0),
+            "mask": torch.ones(8, 128, dtype=torch.bool, device="meta"),
         }  # fmt: skip
         with recorded_plans() as plans:
             attention(q, q, q, **({option: options[option]} if option else {}))
@@ -118,14 +120,16 @@ class TestHowItIsLaunched:
     @pytest.mark.parametrize(
         ("case", "length", "forms"),
         [  # GROUPS, BLOCK_KEYS and whether programs stay, with Triton 3.6, 3.7, 3.8 and 3.9
-            ("causal-64", LEAST_LENGTH, [(4, 64, True), (2, 128, True), (2, 128, True), (2, 128, True)]),
-            ("full-64", LEAST_LENGTH, [(3, 128, True), (3, 128, True), (3, 128, True), (2, 128, True)]),
-            ("causal-64", 2048, [(3, 128, True), (3, 128, True), (3, 128, True), (2, 128, True)]),
-            ("full-64", 2048, [(3, 128, True), (3, 128, True), (3, 128, True), (2, 128, True)]),
-            ("causal-64", LONG, [(3, 128, False), (3, 128, False), (3, 128, True), (2, 128, True)]),
-            ("full-64", LONG, [(3, 128, False), (3, 128, False), (3, 128, True), (2, 128, True)]),
+            ("causal-64", 256, [(1, 64, True)] * 4),
+            ("full-128", 256, [(1, 64, True)] * 4),
+            ("causal-64", 1024, [(4, 64, True), (1, 128, True), (1, 128, True), (1, 128, True)]),
+            ("full-64", 1024, [(4, 64, True), (1, 128, True), (1, 128, True), (1, 128, True)]),
+            ("causal-64", 2048, [(3, 128, True), (3, 128, True), (3, 128, True), (1, 128, True)]),
+            ("full-64", 2048, [(3, 128, True), (3, 128, True), (3, 128, True), (1, 128, True)]),
+            ("causal-64", LONG, [(3, 128, False), (3, 128, False), (3, 128, True), (1, 128, True)]),
+            ("full-64", LONG, [(3, 128, False), (3, 128, False), (3, 128, True), (1, 128, True)]),
             ("causal-128", LONG, [(2, 128, True)] * 4),
-            ("full-128", LEAST_LENGTH, [(2, 128, True)] * 4),
+            ("full-128", 512, [(2, 128, True)] * 4),
         ],
     )  # fmt: skip
     def test_the_form_is_the_fastest_that_does_not_spill(
@@ -138,9 +142,25 @@ class TestHowItIsLaunched:
             chosen.append((constants["GROUPS"], constants["BLOCK_KEYS"], constants["PERSISTENT"]))
         assert chosen == forms
 
+    def test_two_tiles_share_a_multiprocessor_where_larger_ones_need_one_more_wave(self) -> None:
+        sizes = {"batch": 1, "key_heads": 16, "group": 1}
+        constants = launches_for(case="full-64", queries=2048, keys=2048, **sizes)[KERNEL].config.constants()
+        assert constants["GROUPS"] == 1  # 176 tiles of 192 queries would be two waves of 132
+
+    @pytest.mark.parametrize(("case", "resident", "registers", "at_launch"), [
+        ("causal-64", 3, 136, 80), ("causal-128", 2, 232, 128),
+    ])  # fmt: skip
+    def test_short_sequences_run_several_programs_on_a_multiprocessor(
+        self, case: str, resident: int, registers: int, at_launch: int
+    ) -> None:
+        launch = launches_for(case=case, queries=256, keys=256)[KERNEL]
+        assert launch.grid[0] == 132 * resident
+        assert launch.arguments["REGISTERS"] == registers
+        assert launch.options()["maxnreg"] == at_launch
+
     @pytest.mark.parametrize("stays", [True, False])
     def test_programs_stay_for_all_blocks_of_queries_or_take_one_each(self, stays: bool) -> None:
-        with ts.ops.configured(GROUPS=3, PERSISTENT=stays):
+        with ts.ops.configured(GROUPS=3, PERSISTENT=stays, resident=1):
             launch = launches_for()[KERNEL]
         n_tiles = 8 * 32 * -(-2048 // (64 * 3))
         assert launch.arguments["n_tiles"] == n_tiles
@@ -148,7 +168,7 @@ class TestHowItIsLaunched:
 
     @pytest.mark.parametrize(("groups", "registers"), [(2, 240), (3, 160), (4, 112)])
     def test_registers_are_shared_out_among_warpgroups(self, groups: int, registers: int) -> None:
-        with ts.ops.configured(GROUPS=groups):
+        with ts.ops.configured(GROUPS=groups, resident=1):
             launch = launches_for()[KERNEL]
         assert launch.arguments["REGISTERS"] == registers
         assert launch.config.all_warps == 4 * (groups + 1)
@@ -158,11 +178,13 @@ class TestHowItIsLaunched:
     ("case", "length"),
     [
         ("causal-64", 2048),
+        ("causal-128", 256),
         pytest.param("causal-128", 4096, marks=pytest.mark.slow),
-        pytest.param("causal-64", LEAST_LENGTH, marks=pytest.mark.slow),
+        pytest.param("causal-64", 256, marks=pytest.mark.slow),
+        pytest.param("causal-64", 1024, marks=pytest.mark.slow),
         pytest.param("causal-64", LONG, marks=pytest.mark.slow),
     ],
-    ids=["64", "128", "64-shortest", "64-longest"],
+    ids=["64", "128-short", "128", "64-short", "64-middle", "64-longest"],
 )
 def test_products_and_exponentials_overlap_without_spilling(case: str, length: int) -> None:
     """In every form that is chosen with this Triton. ptxas makes one product wait for the other where anything else
@@ -201,6 +223,16 @@ SIZES = {  # batch, heads, key heads, queries, keys, head size
     "wide-some-see-nothing": (1, 2, 2, 1539, 1027, 128),
     "less-wide": (1, 3, 3, 1100, 1100, 80),
     "wide-many-tiles": (4, 20, 20, 1100, 1100, 128),
+    "short": (9, 12, 12, 197, 197, 64),
+    "short-many-tiles": (16, 40, 8, 256, 256, 64),
+    "short-grouped": (2, 6, 2, 100, 100, 40),
+    "short-few-keys": (1, 4, 4, 1100, 77, 64),
+    "short-some-see-nothing": (2, 4, 4, 200, 90, 64),
+    "short-few-tiles": (1, 4, 4, 2050, 2050, 64),
+    "short-wide": (3, 6, 6, 257, 257, 128),
+    "short-wide-many-tiles": (8, 32, 8, 300, 300, 80),
+    "short-wide-more-keys": (2, 4, 1, 130, 450, 112),
+    "shortest-wide": (2, 4, 4, LEAST_LENGTH, 20, 128),
 }
 
 

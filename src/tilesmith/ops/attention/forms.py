@@ -21,8 +21,8 @@ from tilesmith.ops.runtime.plan import Operand
 
 FORWARD: list[Form[Problem, tuple[Operand, ...]]] = [
     Decode(),  # few queries, many keys: the keys are split over programs
-    HopperForward(),  # Hopper, half precision, long sequences
     ShortForward(),  # up to 64 queries and keys
+    HopperForward(),  # Hopper, half precision
     WideHeadsForward(),  # TMA, half precision, heads of more than 128 elements
     PortableForward(),  # every problem, on every GPU and in the interpreter
 ]

@@ -28,6 +28,11 @@ class Config:
         """Return the warps of a program: more than num_warps where load warps are separate (warp specialisation)."""
         return self.num_warps
 
+    @property
+    def registers_at_launch(self) -> int | None:
+        """Return the most registers that a thread may have at launch; None where the compiler decides."""
+        return None
+
     def for_warps_of(self: ConfigType, threads: int) -> ConfigType:
         return dataclasses.replace(self, num_warps=max(self.num_warps * 32 // threads, 1))
 

@@ -95,7 +95,9 @@ class PlannedLaunch:
 
     def options(self) -> dict[str, Any]:
         # Triton 3.10 no longer fuses multiply and add by default.
-        return {"num_warps": self.config.num_warps, "num_stages": self.config.num_stages, "enable_fp_fusion": True}
+        options = {"num_warps": self.config.num_warps, "num_stages": self.config.num_stages, "enable_fp_fusion": True}
+        registers = self.config.registers_at_launch
+        return options if registers is None else {**options, "maxnreg": registers}
 
     def operands(self) -> list[Operand]:
         """Return every tensor among the arguments, including those behind descriptors."""

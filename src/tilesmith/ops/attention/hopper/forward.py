@@ -1,7 +1,7 @@
-"""The forward kernel for long sequences on Hopper: same computation as `kernels/forward.py` (read that first).
+"""The forward kernel on Hopper: same computation as `kernels/forward.py` (read that first).
 
 `forward_plan.py` says when this kernel runs and with which tiles: half precision, heads of 64 or 128, no bias, mask,
-window, softcap or dropout.
+window, softcap or dropout. Short sequences have programs of one warpgroup, several on a multiprocessor.
 
 In the portable kernel all warps do the same. While they compute exponentials the tensor cores idle, unless another
 program happens to multiply. Here warp specialisation overlaps the two. One producer warp loads keys and values by TMA
@@ -108,8 +108,18 @@ def attention_hopper_forward_kernel(
     sizes = Sizes(n_heads, group, query_rows, key_rows, right, n_tiles, together)
     fetched = Fetched(q, k, v, shared, sizes)
     attended = Attended(output, lse_ptr, shared, sizes, scale)
-    gl.static_assert(GROUPS == 2 or GROUPS == 3 or GROUPS == 4)
-    if GROUPS == 2:
+    gl.static_assert(GROUPS >= 1 and GROUPS <= 4)
+    gl.static_assert(STAGES >= 2)  # a warpgroup frees the values of a block after those of the next one have come
+    if GROUPS == 1:
+        gl.warp_specialize(
+            [
+                (attend, (attended, HEAD, GROUPS, BLOCK_KEYS, STAGES, PERSISTENT, 0)),
+                (fetch_tiles, (fetched, HEAD, GROUPS, BLOCK_KEYS, STAGES, PERSISTENT)),
+            ],
+            [1],
+            [FETCHING_REGISTERS],
+        )
+    elif GROUPS == 2:
         gl.warp_specialize(
             [
                 (attend, (attended, HEAD, GROUPS, BLOCK_KEYS, STAGES, PERSISTENT, 0)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,17 +20,12 @@ from tilesmith.toolchain.versions import RegisterUse, register_use
 REGISTERS_OF_A_MULTIPROCESSOR = 65536
 
 
-def _registers(groups: int) -> int:
-    """Return the registers per consumer thread: all that the producer's warpgroup leaves, in units of eight."""
-    at_launch = REGISTERS_OF_A_MULTIPROCESSOR // (128 * (groups + 1)) // 8 * 8
-    return (at_launch * (groups + 1) - int(FETCHING_REGISTERS.value)) // groups // 8 * 8
-
-
 @dataclass(frozen=True)
 class HopperForwardConfig(Config):
     """GROUPS warpgroups of 64 queries, BLOCK_KEYS keys at a time, and a ring of STAGES blocks of keys.
 
-    PERSISTENT: as many programs as multiprocessors. `together`: how many heads form a set whose last blocks come first.
+    PERSISTENT: as many programs as fit on the GPU, `resident` on each multiprocessor. `together`: how many heads form a
+    set whose last blocks come first.
     """
 
     GROUPS: int = 3
@@ -37,23 +33,40 @@ class HopperForwardConfig(Config):
     STAGES: int = 4
     PERSISTENT: bool = True
     together: int = 1
+    resident: int = 1
 
     @property
     def all_warps(self) -> int:
         """Return all warps of a program: the producer takes a warpgroup, though three of its warps exit at once."""
         return (self.GROUPS + 1) * int(GROUP_WARPS.value)
 
+    @property
+    def registers_at_launch(self) -> int | None:
+        """Return the registers of a thread at launch. By default one program may fill a multiprocessor."""
+        return None if self.resident == 1 else self._equal_share
 
-LEAST_LENGTH = 512
-"""The fewest queries and keys. b16 h32 s512 causal takes 105 µs with heads of 128 and 70 with heads of 64, the portable
-kernel 139 and 83. Shorter sequences have not been measured."""
+    @property
+    def consumer_registers(self) -> int:
+        """Return the registers per consumer thread: all that the producer's warpgroup leaves, in units of eight."""
+        all_registers = self._equal_share * (self.GROUPS + 1)
+        return (all_registers - int(FETCHING_REGISTERS.value)) // self.GROUPS // 8 * 8
+
+    @property
+    def _equal_share(self) -> int:
+        return REGISTERS_OF_A_MULTIPROCESSOR // (32 * self.all_warps * self.resident) // 8 * 8
+
+
+LEAST_LENGTH = 16
+"""The fewest queries and keys, a quarter of a tile."""
+SHORT = {64: 1024, 128: 512}
+"""For heads of this block, sequences of fewer queries are short: see `fastest_tiles`."""
 LONG = 4096
 """From this length on, narrow heads use one program per tile. Measured: 2048, where persistent is faster, and 8192."""
 
 
 def default_config(problem: Problem, multiprocessors: int) -> HopperForwardConfig:
     tiles = fastest_tiles(problem)
-    return replace(tiles, together=_heads_together(problem, tiles, multiprocessors))
+    return replace(tiles, together=_heads_together(problem, tiles, multiprocessors * tiles.resident))
 
 
 def fastest_tiles(problem: Problem) -> HopperForwardConfig:
@@ -77,18 +90,52 @@ def fastest_tiles(problem: Problem) -> HopperForwardConfig:
 
     Heads of 128 at the power limit, TFLOP/s of b4 h32 s4096: 623 full and 545 causal. One program per tile: 604 and
     542. Warpgroups that take turns at the tensor cores: 613 and 519. 3×64: 551 and 496.
+
+    Short sequences: programs of one warpgroup share a multiprocessor, and one loads or stores while another multiplies.
+    A tile of 64 queries pads little. In µs, `resident` programs of 1×64, two with heads of 128 and three with 64:
+
+    |                                    | plain | cuDNN | 2×128 | 4×64 | 1×64 |
+    |------------------------------------|-------|-------|-------|------|------|
+    | b18 s256 d128 causal, 40 on 8      |  70.6 |  49.4 |  56.6 |      | 48.6 |
+    | b16 h16 s130 d128 full             |  24.2 |  25.2 |  26.9 |      | 18.2 |
+    | b34 h32 s329 d128 full             |  235  |  169  |  177  |      |  186 |
+    | b32 h16 s257 d80 full              |  87.0 |  81.4 |  88.2 |      | 70.2 |
+    | b8 s512 d128 full, 32 heads on 8   |  93.4 |  64.4 |  69.0 |      | 74.9 |
+    | b64 h12 s197 d64 full              |  52.5 |  46.4 |  57.2 | 51.1 | 45.7 |
+    | b32 h16 s512 d64 full              |  118  |  89.7 |  102  | 99.1 | 96.4 |
+    | b9 s536 d64 causal, 12 heads on 2  |  25.7 |  29.0 |  25.7 | 31.0 | 21.7 |
+    | b16 h12 s1024 d64 full             |  146  |  120  |  131  |  126 |  133 |
+
+    Two programs of 1×128 also fill the GPU where larger tiles leave much of a wave idle: b1 h16 s2048 d64 full takes
+    42.8 µs, and 58.3 with 3×128, whose 176 tiles are two waves; b1 h8 s4096 d64 causal 56.2 and 52.7.
     """
     use = register_use()
-    causal = problem.right != UNBOUNDED
     wide = problem.head_block > 64
+    if min(problem.queries, problem.keys) < SHORT[problem.head_block]:
+        return HopperForwardConfig(GROUPS=1, BLOCK_KEYS=64, STAGES=2 if wide else 3, resident=2 if wide else 3)
     if wide:
-        groups, block_keys, stages = 2, 128, 2
-    elif causal and problem.queries < 2048:
-        groups, block_keys, stages = *((4, 64) if use < RegisterUse.LESS else (2, 128)), 4
-    else:
-        groups, block_keys, stages = *((3, 128) if use < RegisterUse.MOST else (2, 128)), 4
-    one_each = not wide and min(problem.queries, problem.keys) >= LONG and use < RegisterUse.MORE
-    return HopperForwardConfig(GROUPS=groups, BLOCK_KEYS=block_keys, STAGES=stages, PERSISTENT=not one_each)
+        return HopperForwardConfig(GROUPS=2, BLOCK_KEYS=128, STAGES=2)
+    is_long = problem.queries >= 2048
+    one_each = min(problem.queries, problem.keys) >= LONG and use < RegisterUse.MORE
+    fastest = {  # and how fast each is where it fills the GPU
+        HopperForwardConfig(GROUPS=1, BLOCK_KEYS=128, STAGES=2, resident=2): 0.95,
+        HopperForwardConfig(GROUPS=2, BLOCK_KEYS=128): 0.92,
+    }
+    if use < RegisterUse.MOST:
+        fastest[HopperForwardConfig(GROUPS=3, BLOCK_KEYS=128, PERSISTENT=not one_each)] = 1.0 if is_long else 0.96
+    if use < RegisterUse.LESS:
+        fastest[HopperForwardConfig(GROUPS=4, BLOCK_KEYS=64)] = 0.96 if is_long else 1.0
+    return min(fastest, key=lambda config: _rows_in_turn(problem, config) / fastest[config])
+
+
+def _rows_in_turn(problem: Problem, config: HopperForwardConfig) -> float:
+    """Return how many queries a multiprocessor takes, one tile after another: whole waves if all tiles are equal.
+
+    Under a causal mask the last wave has the short tiles, so that part of a wave takes part of its time.
+    """
+    waves = _tiles(problem, config.GROUPS) / (problem.plan.multiprocessors * config.resident)
+    waves = math.ceil(waves) if problem.right == UNBOUNDED else max(waves, 1.0)
+    return waves * config.GROUPS * int(ROWS.value) * config.resident
 
 
 KEPT_BYTES = 25 << 20
@@ -144,29 +191,26 @@ def plan_hopper_forward(problem: Problem) -> tuple[Operand, Operand]:
     known = problem.arguments()
     plan.launch(
         attention_hopper_forward_kernel,
-        (min(n_tiles, plan.multiprocessors) if config.PERSISTENT else n_tiles,), config,
+        (min(n_tiles, config.resident * plan.multiprocessors) if config.PERSISTENT else n_tiles,), config,
         q=problem.q.gluon_descriptor((1, 1, rows, head)), output=output.gluon_descriptor((1, 1, rows, head)),
         k=problem.k.gluon_descriptor((1, 1, config.BLOCK_KEYS, head)),
         v=problem.v.gluon_descriptor((1, 1, config.BLOCK_KEYS, head)),
-        lse_ptr=lse, n_tiles=n_tiles, together=config.together, HEAD=head, REGISTERS=_registers(config.GROUPS),
+        lse_ptr=lse, n_tiles=n_tiles, together=config.together, HEAD=head, REGISTERS=config.consumer_registers,
         **{name: known[name] for name in ("n_heads", "group", "query_rows", "key_rows", "right", "scale")},
     )  # fmt: skip
     return output, lse
 
 
 class HopperForward:
-    """Hopper, half precision, long sequences."""
+    """Hopper, half precision."""
 
     def takes(self, problem: Problem) -> bool:
         """Return whether the kernel can compute the problem: q, k and v must be readable by TMA."""
         return takes_plain_problem(problem) and problem.describable()
 
     def suits(self, problem: Problem) -> bool:
-        """Return whether sequences are long enough and, for narrow heads, whether the tiles fill the GPU."""
-        if min(problem.queries, problem.keys) < LEAST_LENGTH:
-            return False
-        tiles = _tiles(problem, fastest_tiles(problem).GROUPS)
-        return problem.head_block == 128 or tiles >= problem.plan.multiprocessors
+        """Return whether sequences are long enough."""
+        return min(problem.queries, problem.keys) >= LEAST_LENGTH
 
     def plan(self, problem: Problem) -> tuple[Operand, ...]:
         return plan_hopper_forward(problem)
