@@ -1,4 +1,4 @@
-"""Hopper kernels, which are written in Gluon, run in the interpreter: small problems, planned for an absent H100."""
+"""Kernels for Hopper, in Gluon or with TMA, run in the interpreter: small problems, planned for an absent H100."""
 
 from __future__ import annotations
 
@@ -87,6 +87,48 @@ def test_keys_past_the_end_add_nothing_to_the_gradients(hopper_forms_at_any_size
     q, k, v, gradient = (torch.randn(1, 1, 129, 64).bfloat16() for _ in range(4))
     q, k = (0.1 * q + 8).bfloat16(), (0.1 * k - 8).bfloat16()
     assert_attention_matches_torch(q, k, v, gradient, is_causal=False)
+
+
+@pytest.mark.parametrize(
+    ("is_causal", "queries", "keys", "head", "groups"),
+    [(True, 200, 200, 64, 1), (False, 70, 90, 80, 1), (True, 130, 300, 64, 3), (True, 300, 130, 128, 2)],
+)
+def test_attention_forward_matches_torch(is_causal: bool, queries: int, keys: int, head: int, groups: int) -> None:
+    """Of short sequences, by one warpgroup a program and by several."""
+    q = torch.randn(1, 2, queries, head).bfloat16()
+    k, v = (torch.randn(1, 2, keys, head).bfloat16() for _ in range(2))
+    with ts.ops.configured(GROUPS=groups, resident=1):
+        (plan,) = planned(lambda q, k, v: ts.ops.attention(q, k, v, causal=is_causal), q, k, v)
+    assert names(plan) == ["attention_hopper_forward_kernel"]
+    seen = torch.ones(queries, keys, dtype=torch.bool)
+    seen = seen.tril(keys - queries) if is_causal else seen
+    expected = scaled_dot_product_attention(q.float(), k.float(), v.float(), attn_mask=seen).nan_to_num()
+    torch.testing.assert_close(interpreted(plan, [q, k, v])[0].float(), expected, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (2, 4, 2, 1, 300, 64),
+        (1, 2, 1, 3, 700, 40),
+        (1, 8, 1, 9, 290, 80),
+        (1, 3, 3, 1, 20, 128),
+        (1, 2, 2, 1, 333, 160),
+    ],
+    ids=["one-query", "several-queries", "many-rows", "few-keys", "wide-heads"],
+)  # fmt: skip
+def test_decoding_by_tma_matches_torch(sizes: tuple[int, ...]) -> None:
+    """Sizes are batch, heads, key heads, queries, keys and the size of a head."""
+    batch, heads, key_heads, queries, keys, head = sizes
+    q = torch.randn(batch, heads, queries, head).bfloat16()
+    k, v = (torch.randn(batch, key_heads, keys, head).bfloat16() for _ in range(2))
+    (plan,) = planned(lambda q, k, v: ts.ops.attention(q, k, v, causal=True), q, k, v)
+    assert names(plan)[0] == "attention_decode_kernel"
+    assert plan.launches[0].arguments["WALK"] == "described"
+    assert len(plan.launches) == (2 if keys > 256 else 1)
+    seen = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+    expected = scaled_dot_product_attention(q.float(), k.float(), v.float(), attn_mask=seen, enable_gqa=True)
+    torch.testing.assert_close(interpreted(plan, [q, k, v])[0].float(), expected, atol=2e-2, rtol=2e-2)
 
 
 @pytest.mark.parametrize("sizes", [(128, 512, 128), (3, 136, 200, 24)], ids=["matrix", "batch"])

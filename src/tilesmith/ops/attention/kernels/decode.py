@@ -30,7 +30,9 @@ from tilesmith.ops.attention.problem import SMALLEST_BLOCK, Problem
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.plan import Operand
 
-MOST_ROWS = 64  # queries of all heads that share keys: more of them fill a tile of the portable kernel
+FEW_ROWS, MOST_ROWS = 64, 128
+"""The most queries of all heads that share keys: of any problem, and of plain ones in half precision with heads of 128.
+"""
 MOST_SPLITS = 128
 
 
@@ -142,16 +144,37 @@ def attention_combine_kernel(
 
 @dataclass(frozen=True)
 class DecodeConfig(Config):
-    """Each program takes BLOCK_KEYS keys at a time. A split has at least `least_blocks` such blocks."""
+    """Each program takes BLOCK_KEYS keys at a time. `described`: TMA loads them, if it can walk the tensors."""
 
     BLOCK_KEYS: int = 64
-    least_blocks: int = 2
+    described: bool = False
     programs_per_multiprocessor: int = 2
 
 
 def decode_config(problem: Problem) -> DecodeConfig:
-    keys = 64 if problem.head_block <= 128 and problem.q.element_bytes == 2 else 32
-    return DecodeConfig(num_warps=4, num_stages=2, BLOCK_KEYS=keys)
+    """Return the default configuration.
+
+    By TMA, in µs on an H200 (by pointers with 64 keys; cuDNN): b1 h48 on 8, 16,384 keys, d128: 23.1 (24.4; 23.7), b15
+    h12 on 2, 8,192 keys, d96: 31.0 (32.6; 30.2), b22 h12, 4,096 keys, d96: 100.5 (109; 104), b8 h16 on 8, 11,777 keys,
+    d64: 51.8 (52.0; 50.0), b128 h8, 512 keys, d64: 35.6 (39.2; 35.5). Rows of 72 elements stay behind: b29 h16 on 8,
+    4,095 keys: 92.8 (98.9; 77.8).
+    """
+    halves = problem.q.element_bytes == 2
+    if not halves or not problem.describable():
+        return DecodeConfig(num_stages=2, BLOCK_KEYS=64 if halves and problem.head_block <= 128 else 32)
+    rows = problem.queries * problem.group
+    if not problem.is_plain:  # bias, mask, soft cap and dropout take registers
+        light = problem.only_adds_to_scores and problem.head_block <= 128
+        keys = 64 if light and rows <= (SMALLEST_BLOCK if problem.bias is not None else 2 * SMALLEST_BLOCK) else 32
+        return DecodeConfig(num_stages=3, BLOCK_KEYS=keys, described=True)
+    if rows > 2 * SMALLEST_BLOCK or problem.head_block > 128:
+        keys = 32 if rows > SMALLEST_BLOCK and problem.head_block > 128 else 64
+        return DecodeConfig(num_warps=8 if rows > FEW_ROWS else 4, num_stages=3, BLOCK_KEYS=keys, described=True)
+    keys = min(max(bucket(problem.keys), 32), 128)
+    per_multiprocessor = 4 if problem.head_block <= 64 else 2
+    return DecodeConfig(
+        num_stages=2, BLOCK_KEYS=keys, described=True, programs_per_multiprocessor=per_multiprocessor
+    )  # fmt: skip
 
 
 def plan_decode(problem: Problem) -> tuple[Operand, Operand]:
@@ -164,7 +187,7 @@ def plan_decode(problem: Problem) -> tuple[Operand, Operand]:
     splits = splits_of(problem.keys, tiles, plan.multiprocessors, config)
     keys_per_split = triton.cdiv(triton.cdiv(problem.keys, splits), config.BLOCK_KEYS) * config.BLOCK_KEYS
     splits = triton.cdiv(problem.keys, keys_per_split)
-    tiles_of, walk = problem.tiles({"k": config.BLOCK_KEYS, "v": config.BLOCK_KEYS}, described=False)
+    tiles_of, walk = problem.tiles({"k": config.BLOCK_KEYS, "v": config.BLOCK_KEYS}, config.described)
     found, found_lse = output, lse
     if splits > 1:
         found = plan.empty((*lse.shape, splits, problem.head_size), problem.statistics_dtype)
@@ -184,16 +207,21 @@ def plan_decode(problem: Problem) -> tuple[Operand, Operand]:
             (tiles * problem.group * problem.queries, triton.cdiv(problem.head_size, columns)), Config(num_warps=4),
             partial_ptr=found, partial_lse_ptr=found_lse, output_ptr=output, lse_ptr=lse,
             output_strides=problem.strides(output), n_heads=problem.heads, query_rows=problem.queries, n_splits=splits,
-            HEAD=problem.head_size, COLUMNS=columns, SPLITS=MOST_SPLITS,
+            HEAD=problem.head_size, COLUMNS=columns, SPLITS=bucket(splits),
         )  # fmt: skip
     return output, lse
 
 
+FEWEST_KEYS = 256
+"""So few keys are not split: two blocks take less time than the second kernel, 2 µs on an H200."""
+
+
 def splits_of(keys: int, tiles: int, multiprocessors: int, config: DecodeConfig) -> int:
-    """Return enough splits to fill the GPU, but none that takes longer to start than to read."""
-    wanted = triton.cdiv(multiprocessors * config.programs_per_multiprocessor, max(tiles, 1))
-    most = max(keys // (config.BLOCK_KEYS * config.least_blocks), 1)
-    return int(max(min(wanted, most, MOST_SPLITS), 1))
+    """Return into how many splits the keys are divided, so that the programs fill the GPU."""
+    if keys <= FEWEST_KEYS or tiles >= 0.8 * multiprocessors:  # one program each loads as fast, without a second kernel
+        return 1
+    wanted = multiprocessors * config.programs_per_multiprocessor // max(tiles, 1)
+    return int(max(min(wanted, triton.cdiv(keys, config.BLOCK_KEYS), MOST_SPLITS), 1))
 
 
 class Decode:
@@ -202,11 +230,18 @@ class Decode:
     def takes(self, problem: Problem) -> bool:
         """Return whether the queries of all heads that share keys fit into one tile."""
         is_dense = not problem.packed and problem.per_member is None
-        return is_dense and 0 < problem.queries * problem.group <= MOST_ROWS
+        light = problem.is_plain and problem.q.element_bytes == 2 and problem.head_block <= 128
+        return is_dense and 0 < problem.queries * problem.group <= (MOST_ROWS if light else FEW_ROWS)
 
     def suits(self, problem: Problem) -> bool:
-        """Return whether reading the keys dominates: there are many more keys than queries."""
-        return problem.queries * 4 <= problem.keys
+        """Return whether reading the keys dominates: there are many more keys than queries.
+
+        A tile of many rows takes as long as in the other kernels, but its keys are split. 71 heads on one, 5,327 keys,
+        d80: 9.9 µs on an H200, the portable kernel 59.
+        """
+        few_tiles = problem.sequences * problem.key_heads * 2 <= problem.plan.multiprocessors
+        few_rows = problem.queries * problem.group <= FEW_ROWS
+        return problem.queries * 4 <= problem.keys and (few_rows or few_tiles)
 
     def plan(self, problem: Problem) -> tuple[Operand, ...]:
         return plan_decode(problem)

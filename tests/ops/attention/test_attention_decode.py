@@ -1,0 +1,104 @@
+"""Few queries and many keys: how the keys are split, and on a GPU that every edge is as exact as the plain form."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tilesmith as ts
+from tilesmith.ops import SPECS
+from tilesmith.ops.attention import forms
+from tilesmith.ops.attention.kernels.decode import FEWEST_KEYS, Decode, DecodeConfig, splits_of
+from tilesmith.ops.runtime import dispatch
+from tilesmith.ops.runtime.kernels import recorded_plans
+from tilesmith.ops.runtime.plan import PlannedLaunch
+from tilesmith.toolchain.compiler import Target, compile_kernel
+
+spec = SPECS["attention"]
+attention = spec.op
+CONFIG = DecodeConfig(BLOCK_KEYS=128)
+
+
+@pytest.mark.parametrize(
+    ("keys", "tiles", "splits"),
+    [
+        (FEWEST_KEYS, 1, 1),  # the second kernel would cost more
+        (8192, 132, 1),  # the tiles fill the GPU
+        (8192, 8, 33),
+        (8192, 1, 64),  # no split without a block of keys
+        (1 << 20, 1, 128),
+    ],
+)
+def test_keys_are_split_until_the_programs_fill_the_gpu(keys: int, tiles: int, splits: int) -> None:
+    assert splits_of(keys, tiles, 132, CONFIG) == splits
+
+
+def launch(queries: int, group: int, head: int, target: str = "cuda:90", batch: int = 1) -> PlannedLaunch:
+    q = torch.empty(batch, 2 * group, queries, head, dtype=torch.bfloat16, device="meta")
+    k = torch.empty(batch, 2, 4096, head, dtype=torch.bfloat16, device="meta")
+    with ts.use("triton"), recorded_plans(target) as plans:
+        attention(q, k, k)
+    return plans[0].launches[0]
+
+
+@pytest.mark.parametrize(("group", "head"), [(1, 64), (8, 128), (71, 80), (16, 256)])
+def test_tiles_of_keys_fit_without_spilling(group: int, head: int) -> None:
+    planned = launch(1, group, head)
+    assert planned.kernel.__name__ == "attention_decode_kernel"
+    binary = compile_kernel(planned.kernel, Target.parse("cuda:90"), planned.arguments, **planned.options())
+    assert binary.spill_bytes == 0
+    assert binary.shared_bytes <= 227 * 1024
+
+
+def test_many_rows_are_split_only_where_few_tiles_fill_the_gpu() -> None:
+    assert launch(1, 100, 64).kernel.__name__ == "attention_decode_kernel"
+    assert launch(1, 100, 64, batch=64).kernel.__name__ != "attention_decode_kernel"
+
+
+def test_gpus_without_tma_read_keys_by_pointers() -> None:
+    assert launch(1, 8, 128).arguments["WALK"] == "described"
+    assert launch(1, 8, 128, "cuda:80").arguments["WALK"] == "near"
+
+
+SIZES = {  # batch, heads, key heads, queries, keys, head size
+    "one-block": (3, 8, 2, 1, 100, 64),
+    "few-keys": (2, 28, 4, 1, 20, 112),
+    "unsplit": (40, 8, 8, 1, 1000, 64),
+    "split": (2, 32, 8, 1, 5000, 128),
+    "several-queries": (2, 16, 4, 5, 3001, 96),
+    "padded-head": (5, 12, 6, 1, 4095, 72),
+    "narrow": (2, 4, 4, 2, 999, 32),
+    "wide": (2, 16, 2, 1, 752, 160),
+    "widest": (1, 16, 1, 2, 2000, 256),
+    "more-rows": (1, 24, 3, 8, 1111, 128),
+    "most-rows": (1, 71, 1, 1, 5327, 80),
+    "a-block-of-queries": (2, 8, 8, 64, 2048, 128),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_is_as_exact_as_the_plain_form(
+    sizes: tuple[int, ...], dtype: torch.dtype, masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, heads, key_heads, queries, keys, head = sizes
+    torch.manual_seed(0)
+    q = torch.randn(batch, queries, heads, head, device="cuda", dtype=dtype).transpose(1, 2)
+    k, v = (torch.randn(batch, key_heads, keys, head, device="cuda", dtype=dtype) for _ in range(2))
+    options = {"mask": torch.arange(keys, device="cuda").expand(batch, keys) % 7 != 3} if masked else {}
+    right = spec.reference(q.double(), k.double(), v.double(), causal=True, **options)
+
+    def error() -> float:
+        dispatch.forget()
+        with ts.use("triton"):
+            made = attention(q, k, v, causal=True, **options)
+        assert made.isfinite().all()
+        return float((made.double() - right).norm() / right.norm())
+
+    ours = error()
+    monkeypatch.setattr(forms, "FORWARD", [form for form in forms.FORWARD if not isinstance(form, Decode)])
+    plain = error()
+    dispatch.forget()
+    assert ours <= 1.1 * plain + 1e-7
