@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from tilesmith.lab.judge.sizing.free_sizes import filled, is_free, largest_of, redrawn, scaled, with_number
 from tilesmith.lab.judge.sizing.planting import plant
 from tilesmith.spec import CONTIGUOUS, Case, Inputs, Layout, Spec, SpecError, called, is_differentiable, load_file
 
@@ -187,11 +188,11 @@ class Task:
         return [Trial(case, dtype, self.layouts[0], hidden=True) for case in found.values()]
 
     def _stretched(self, like: Case, name: str, chance: random.Random) -> Case | None:
-        others = {one: chance.randint(2, 5) for one in like.sizes if one != name and self._is_free(one)}
+        small = self._redrawn(like, chance, lambda one: chance.randint(2, 5))
         size = LARGEST_STRETCHED_SIZE
-        while size >= SMALLEST_STRETCHED_SIZE and size > like.sizes[name]:
-            sizes = {**like.sizes, **others, name: chance.randint(3 * size // 4, size)}
-            case = Case(f"{STRETCHED_NAME}{name}", **sizes)
+        while size >= SMALLEST_STRETCHED_SIZE and size > largest_of(like.sizes[name]):
+            large, *_ = with_number(small[name], chance.randint(3 * size // 4, size), (), chance) or [small[name]]
+            case = Case(f"{STRETCHED_NAME}{name}", **{**like.sizes, **small, name: large})
             if self._accepts(case) and self._size(case) <= LARGEST_CASE_BYTES and self._works(case):
                 return case
             size //= 2
@@ -207,12 +208,12 @@ class Task:
         found = []
         for number in range(MOST_SURVEYED):
             like = given[number % len(given)]
-            free = [name for name in like.sizes if self._is_free(name)]
-            drawn = {name: chance.randint(2, 2 ** chance.randint(3, 9)) for name in free}
+            drawn = self._redrawn(like, chance, lambda one: chance.randint(2, 2 ** chance.randint(3, 9)))
             if number % 8 == 0:
-                drawn = dict.fromkeys(free, min(drawn.values(), default=2))
+                same = min(map(largest_of, drawn.values()), default=2)
+                drawn = {name: filled(size, same) for name, size in drawn.items()}
             case = Case("hidden, surveyed", **{**like.sizes, **drawn})
-            if free and self._accepts(case) and self._size(case) <= LARGEST_CASE_BYTES and self._works(case):
+            if drawn and self._accepts(case) and self._size(case) <= LARGEST_CASE_BYTES and self._works(case):
                 found.append(Trial(case, dtypes[number % len(dtypes)], self.layouts[0], hidden=True))
         return found
 
@@ -230,19 +231,20 @@ class Task:
         cases = []
         for size in sizes:
             for name, like in likes.items():
-                free = [one for one in like.sizes if one != name and self._is_free(one)]
-                others = {one: chance.randint(2, 5) if other is None else other for one in free}
-                case = Case(f"hidden, {name}", **{**like.sizes, **others, name: size})
-                if self._accepts(case) and self._size(case) <= LARGEST_CASE_BYTES and self._works(case):
-                    cases.append(case)
+                small = self._redrawn(like, chance, lambda one: chance.randint(2, 5) if other is None else other)
+                for shown in with_number(small[name], size, self._sizes_in_cases(name), chance):
+                    case = Case(f"hidden, {name}", **{**like.sizes, **small, name: shown})
+                    if self._accepts(case) and self._size(case) <= LARGEST_CASE_BYTES and self._works(case):
+                        cases.append(case)
         return [Trial(case, dtype, self.layouts[0], hidden=True) for dtype in dtypes for case in cases]
 
     def shrunk(self, trial: Trial, factor: float) -> Trial | None:
         """Return a stretched trial with its large size times a factor; None where the task does not take that size."""
         name = trial.case.name.removeprefix(STRETCHED_NAME)
-        sizes = {**trial.case.sizes, name: int(trial.case.sizes[name] * factor)}
+        sizes = {**trial.case.sizes, name: scaled(trial.case.sizes[name], factor)}
         case = Case(trial.case.name, **sizes)
-        return replace(trial, case=case) if sizes[name] and self._accepts(case) and self._works(case) else None
+        works = largest_of(sizes[name]) and self._accepts(case) and self._works(case)
+        return replace(trial, case=case) if works else None
 
     def timed_cases(self) -> list[Case]:
         """Return the cases to time, the preferred one first: one that is large enough, then the spec's largest."""
@@ -258,7 +260,8 @@ class Task:
         """Return a case whose sizes are halved, the first that allows it, until it fits."""
         sizes = dict(case.sizes)
         while self._size(Case("timed", **sizes)) > LARGEST_TIMED_BYTES:
-            smaller = ({**sizes, name: size // 2} for name, size in sizes.items() if size >= 2 * SMALLEST_TIMED_SIZE)
+            large = {name: size for name, size in sizes.items() if largest_of(size) >= 2 * SMALLEST_TIMED_SIZE}
+            smaller = ({**sizes, name: scaled(size, 1 / 2)} for name, size in large.items())
             found = next((one for one in smaller if self._accepts(Case("timed", **one))), None)
             if found is None:
                 raise TaskError(f"{self.name}: every case is too large to time")
@@ -279,8 +282,8 @@ class Task:
             if not free or self._size(Case("timed", **sizes)) >= SMALLEST_TIMED_BYTES:
                 break
             name = free[turn % len(free)]
-            if 2 * sizes[name] <= LARGEST_INNER_SIZE or name == free[0]:
-                larger = {**sizes, name: 2 * sizes[name]}
+            if 2 * largest_of(sizes[name]) <= LARGEST_INNER_SIZE or name == free[0]:
+                larger = {**sizes, name: scaled(sizes[name], 2)}
                 if self._size(Case("timed", **larger)) <= LARGEST_TIMED_BYTES:
                     sizes = larger
         grown = Case("timed", **sizes)
@@ -321,10 +324,9 @@ class Task:
         found: list[Case] = []
         for _ in range(4 * HIDDEN_CASES):
             like = chance.choice(list(given))
-            free = [name for name in like.sizes if self._is_free(name)]
-            if not free:
+            drawn = self._redrawn(like, chance, lambda one: chance.randint(max(2, one // 2), max(9, 2 * one)))
+            if not drawn:
                 break
-            drawn = {name: self._drawn(name, like.sizes[name], chance) for name in free}
             case = Case(f"hidden {len(found) + 1}", **{**like.sizes, **drawn})
             if self._works(case) and self._size(case) <= LARGEST_CASE_BYTES:
                 found.append(case)
@@ -334,12 +336,15 @@ class Task:
 
     def _is_free(self, name: str) -> bool:
         """Return whether a size takes odd values above one, and whole numbers only, in the spec's cases."""
-        sizes = [case.sizes.get(name, 1) for case in self.spec.cases]
-        return all(isinstance(size, int) for size in sizes) and any(size % 2 and size > 1 for size in sizes)
+        return is_free(self._sizes_in_cases(name))
 
-    @staticmethod
-    def _drawn(name: str, like: int, chance: random.Random) -> int:
-        return chance.randint(max(2, like // 2), max(9, 2 * like))
+    def _sizes_in_cases(self, name: str) -> list[Any]:
+        return [case.sizes[name] for case in self.spec.cases if name in case.sizes]
+
+    def _redrawn(self, like: Case, chance: random.Random, draw: Callable[[int], int]) -> dict[str, Any]:
+        """Return each free size of a case with other entries."""
+        free = {name: self._sizes_in_cases(name) for name in like.sizes if self._is_free(name)}
+        return {name: redrawn(like.sizes[name], given, chance, draw) for name, given in free.items()}
 
     def _works(self, case: Case) -> bool:
         """Return whether the definition takes a case."""

@@ -4,6 +4,7 @@ Files, in reading order:
 
 - `conditions.py`: sizes at which a condition of the text changes, whatever arithmetic hides them.
 - `thresholds.py`: all sizes that the text of a candidate suggests.
+- `free_sizes.py`: other sizes than those that a task gives.
 - `planting.py`: values that the text suggests, put into inputs.
 - `launch_form.py`: what a call launches, apart from its sizes, and in how many programs.
 """
