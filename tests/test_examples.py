@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import tilesmith as ts
-from tilesmith.lab.notebook import MagicError, check_cell, inspect_cell, load_ipython_extension
+from tilesmith.lab.notebook import CellError, MagicError, check_cell, inspect_cell, load_ipython_extension
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NOTEBOOKS = sorted((EXAMPLES / "notebooks").glob("*.ipynb"))
@@ -140,5 +140,17 @@ def test_wrong_use_of_a_magic_is_one_line(shell: Any, capsys: pytest.CaptureFixt
     assert "%%check: No closing quotation" in capsys.readouterr().out
     with pytest.raises(MagicError):
         check_cell(shell, "", "x = 1")
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(CellError, match="ZeroDivisionError: division by zero"):
         inspect_cell(shell, "", "1 / 0")
+
+
+@pytest.mark.parametrize("magic", ["check", "inspect"])
+@pytest.mark.parametrize(("cell", "error"), [("1 / 0", "division by zero"), ("x = = 2", "invalid syntax")])
+def test_error_of_a_cell_is_shown_once(
+    magic: str, cell: str, error: str, shell: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load_ipython_extension(shell)
+    assert not shell.run_cell(f"%%{magic}\n{cell}").success
+    printed = capsys.readouterr().out
+    assert printed.count(error) == 1
+    assert "notebook.py" not in printed

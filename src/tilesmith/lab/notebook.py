@@ -25,6 +25,13 @@ class MagicError(Exception):
     """A magic was used wrongly. The message is one line for the user."""
 
 
+class CellError(Exception):
+    """The cell failed. IPython has shown its error already, so the magic shows none."""
+
+    def _render_traceback_(self) -> list[str]:
+        return []
+
+
 class _Parser(argparse.ArgumentParser):
     def parse_line(self, line: str) -> argparse.Namespace:
         """Return the options of a magic's line."""
@@ -83,8 +90,11 @@ def inspect_cell(shell: Any, line: str, cell: str) -> NotebookInspection:
 
 
 def _run(shell: Any, cell: str) -> None:
-    """Run a cell without showing the value of its last line: the magic's own result is shown."""
-    shell.run_cell(cell, store_history=False, silent=True).raise_error()
+    """Run a cell without showing the value of its last line: the magic's own result is shown. Raises CellError."""
+    ran = shell.run_cell(cell, store_history=False, silent=True)
+    error = ran.error_before_exec or ran.error_in_exec
+    if error is not None:
+        raise CellError(f"{type(error).__name__}: {error}") from error
 
 
 def _shown(shell: Any, magic: Callable[[Any, str, str], Any]) -> Callable[[str, str], Any]:
