@@ -354,3 +354,19 @@ def copy_with_descriptors(x_ptr, y_ptr, n_elements, BLOCK: tl.constexpr):
 @triton.jit
 def stores_from_one_program(y_ptr, chosen):
     tl.store(y_ptr + tl.program_id(0), 1.0, mask=tl.program_id(0) == chosen)
+
+
+@triton.jit
+def tuple_copy(ptrs, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    tl.store(ptrs[1] + offsets, tl.load(ptrs[0] + offsets, mask=mask), mask=mask)
+
+
+@triton.jit
+def table_copy(x_table_ptr, y_table_ptr, reach, SIZE: tl.constexpr, APART: tl.constexpr):
+    problem = tl.program_id(0)
+    offsets = tl.arange(0, SIZE)
+    x_ptr = tl.load(x_table_ptr + problem).to(tl.pointer_type(tl.float32))
+    y_ptr = tl.load(y_table_ptr + problem * APART).to(tl.pointer_type(tl.float32))
+    tl.store(y_ptr + offsets, tl.load(x_ptr + offsets + reach))

@@ -31,6 +31,7 @@ Files, in reading order:
 - `gluon/`: an interpreter of Gluon kernels.
 """
 
+from tilesmith.toolchain.interpreter.memory import live_tensors
 from tilesmith.toolchain.interpreter.observing.observers import (  # fmt: skip
     Access,
     Birth,
@@ -81,4 +82,5 @@ __all__ = [
     "interpreting",
     "is_interpreting",
     "launch_as_usual",
+    "live_tensors",
 ]

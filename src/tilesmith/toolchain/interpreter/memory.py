@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -70,7 +70,8 @@ class Region:
             first = (self.start - self.data) // self.element_bytes
             last = (self.end - self.data) // self.element_bytes - 1
             count = f"whose storage holds elements {first} to {last}"
-        return f"{self.name}[{index}], {count}"
+        place = f"{self.name}[{index}]" if self.name else f"element {index} of a tensor that is no argument"
+        return f"{place}, {count}"
 
 
 class Elements(NamedTuple):  # a region as an array, and the elements that an access touches; 0 in lanes that are off
@@ -165,7 +166,7 @@ class Memory:
             or self._lanes_inside(active, element_bytes, self._reachable()).all()
         ):
             return True
-        self._others = _live_tensors()
+        self._others = [Region.of("", tensor) for tensor in live_tensors()]
         return bool(self._lanes_inside(active, element_bytes, self._reachable()).all())
 
     def readable(self, addresses: NDArray[np.uint64], element_bytes: int) -> NDArray[np.bool_]:
@@ -188,7 +189,7 @@ class Memory:
     def _refuse(self, access: Access, own: Region | None) -> NDArray[np.bool_]:
         inside = self._lanes_inside(access.addresses, access.element_bytes, [own] if own else self._reachable())
         bad = access.mask & ~inside
-        error = OutOfBounds(self._message(access, bad, [own] if own else [*self.regions.values()]), access, bad)
+        error = OutOfBounds(self._message(access, bad, [own] if own else self._reachable()), access, bad)
         self.refused = [*self.refused, error][:8]  # enough to explain
         for observer in self.observers or [Observer()]:
             observer.out_of_bounds(error)
@@ -207,11 +208,10 @@ class Memory:
         )
 
 
-def _live_tensors() -> list[Region]:
-    """Return every tensor in host memory: pointers that a kernel loads from a table of addresses may lead to any."""
-    regions = []
+def live_tensors() -> Iterator[torch.Tensor]:
+    """Yield every tensor in host memory: pointers that a kernel loads from a table of addresses may lead to any."""
     for each in gc.get_objects():
         if type(each) in (torch.Tensor, torch.nn.Parameter) and each.device.type == "cpu":
             with suppress(RuntimeError):  # sparse and wrapped tensors have no memory of their own
-                regions.append(Region.of("", each))
-    return regions
+                each.untyped_storage().data_ptr()
+                yield each

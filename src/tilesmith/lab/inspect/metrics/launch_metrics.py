@@ -59,7 +59,12 @@ class Metrics:
 
     @property
     def unique_bytes(self) -> int:
-        return sum(one.unique_loaded_bytes + one.unique_stored_bytes for one in self.arguments())
+        groups: Counter[tuple[str | None, bool, int]] = Counter()
+        for place, site in self._trace.sites.items():
+            tensor = self._trace.shadows.tensors.get(place.argument or "")
+            size = place.element_bytes if tensor is None else tensor.element_size()
+            groups[place.argument, place.kind == "load", size] += site.new
+        return sum(self._scaled_unique(new, argument) * size for (argument, _, size), new in groups.items())
 
     def flops_by_kind(self) -> dict[str, float]:
         """Return the flops of the whole grid: dots by operand format (fp32 also by input precision), others by kind."""

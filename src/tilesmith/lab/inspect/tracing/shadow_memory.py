@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tilesmith.lab.inspect.running.tensor_tracker import tensors_in
 from tilesmith.lab.inspect.tracing.views import View
+from tilesmith.toolchain.interpreter import live_tensors
 
 Places = NDArray[np.int64]
 Where = NDArray[np.int64] | slice  # consecutive places are a slice, which is several times faster
@@ -128,7 +129,7 @@ def _first(programs: Programs, otherwise: Programs) -> Programs:
 
 
 class ShadowMemory:
-    """The shadows of all storages of a launch's arguments."""
+    """The shadows of all storages of a launch's arguments, and of those that it finds through a table of addresses."""
 
     def __init__(self, arguments: dict[str, Any], written_bytes: Callable[[str], NDArray[np.bool_] | None]) -> None:
         """`written_bytes(argument)` returns which bytes of its storage were written; None where all were."""
@@ -140,6 +141,7 @@ class ShadowMemory:
             start = tensor.untyped_storage().data_ptr()
             granules[start] = min(granules.get(start, 16), tensor.element_size())
         self.all: dict[int, StorageShadow] = {}
+        self._live: dict[int, torch.Tensor] | None = None  # by the start of the storage
         for name, tensor in self.tensors.items():
             storage = tensor.untyped_storage()
             start = storage.data_ptr()
@@ -152,7 +154,21 @@ class ShadowMemory:
         """Return the shadow of an access: that of its argument, else that of the storage with the address."""
         if argument is not None:
             return self._by_argument.get(argument)
-        return next((one for one in self.all.values() if one.start <= first_address < one.end), None)
+        return self._holding(first_address) or self._found_behind_table(first_address)
+
+    def _holding(self, address: int) -> StorageShadow | None:
+        return next((one for one in self.all.values() if one.start <= address < one.end), None)
+
+    def _found_behind_table(self, address: int) -> StorageShadow | None:
+        """Return the shadow of a tensor that is no argument: the kernel loaded its address."""
+        if self._live is None:
+            self._live = {one.untyped_storage().data_ptr(): one for one in live_tensors()}
+        for start, tensor in self._live.items():
+            end = start + tensor.untyped_storage().nbytes()
+            if start <= address < end:
+                self.all[start] = StorageShadow(start, end, tensor.element_size(), tensor, None)
+                return self.all[start]
+        return None
 
     def outside_view(self, argument: str | None, addresses: NDArray[np.uint64]) -> Lanes | None:
         """Return which addresses are outside the tensor, though maybe inside its storage; None where none can be."""

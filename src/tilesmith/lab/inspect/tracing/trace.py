@@ -234,9 +234,8 @@ class Trace(Observer):
             return
         pattern = self._pattern(site, access, active, unmasked)
         shadow = self.shadows.of(argument, int(active[0]))
-        if shadow is None:
-            self.reaches_others = True
-        else:
+        self.reaches_others |= argument is None
+        if shadow is not None:
             self._note(site, access, shadow, active, pattern)
         self._show(site, access, shadow, active)
 
