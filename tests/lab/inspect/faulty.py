@@ -43,6 +43,13 @@ def hinted_copy(x_ptr, y_ptr, start, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def hinted_tile(x_ptr, y_ptr, start, stride, BLOCK: tl.constexpr):
+    rows, columns = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK)[None, :]
+    x_ptrs = tl.multiple_of(x_ptr + start + rows * stride + columns, [16, 16])  # start and stride decide
+    tl.store(y_ptr + rows * BLOCK + columns, tl.load(x_ptrs))
+
+
+@triton.jit
 def hinted_wrap(x_ptr, y_ptr, n, stride, BLOCK: tl.constexpr):
     places = tl.arange(0, BLOCK) % n
     places = tl.max_contiguous(tl.multiple_of(places, BLOCK), BLOCK)  # n decides

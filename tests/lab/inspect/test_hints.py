@@ -27,6 +27,15 @@ def test_a_true_multiple_of_is_no_finding() -> None:
     assert "false-hint" not in kinds(copied(32))
 
 
+@pytest.mark.parametrize(("start", "stride", "severity"), [(0, 24, None), (1, 24, "error"), (0, 23, "error")])
+def test_multiple_of_speaks_of_the_starts_of_rows(start: int, stride: int, severity: str | None) -> None:
+    x, y = torch.randn(512), torch.zeros(16, 16)
+    found = inspect(lambda: faulty.hinted_tile[(1,)](x, y, start, stride, BLOCK=16), targets=HOPPER)
+    assert [one.severity for one in found.kernels[0].findings if one.kind == "false-hint"] == [severity] * bool(
+        severity
+    )
+
+
 @pytest.mark.parametrize(("stride", "severity"), [(1, "error"), (7, "warning")])
 def test_a_false_max_contiguous_is_an_error_where_a_wide_load_relies_on_it(stride: int, severity: str) -> None:
     x, y = torch.randn(4096), torch.zeros(512)

@@ -62,9 +62,11 @@ def _numbers(values: Any) -> list[int]:
 
 
 def _not_a_multiple(data: Array, divisor: int, step: int, axis: int) -> str:
-    """Return the value that starts a contiguous run and is no multiple; empty where there is none."""
+    """Return the value that starts a contiguous run, in every dimension, and is no multiple; empty if there is none."""
     starts = np.ones(data.shape, dtype=bool)
-    starts[..., 1:] = np.diff(data, axis=-1) != step
+    for dimension in range(data.ndim):
+        after_first = np.moveaxis(starts, dimension, -1)[..., 1:]
+        after_first &= np.moveaxis(np.diff(data, axis=dimension), dimension, -1) != step
     wrong = starts & (data % max(1, divisor) != 0)
     return f"{data[wrong][0]} is no multiple of {divisor}" if wrong.any() else ""
 
