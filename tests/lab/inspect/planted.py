@@ -370,3 +370,23 @@ def table_copy(x_table_ptr, y_table_ptr, reach, SIZE: tl.constexpr, APART: tl.co
     x_ptr = tl.load(x_table_ptr + problem).to(tl.pointer_type(tl.float32))
     y_ptr = tl.load(y_table_ptr + problem * APART).to(tl.pointer_type(tl.float32))
     tl.store(y_ptr + offsets, tl.load(x_ptr + offsets + reach))
+
+
+@triton.jit
+def even_copy(x_ptr, y_ptr, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if EVEN:  # noqa: SIM108  # the usual way to write it
+        x = tl.load(x_ptr + offsets)
+    else:
+        x = tl.load(x_ptr + offsets, mask=offsets < n)
+    tl.store(y_ptr + offsets, x, mask=offsets < n)
+
+
+@triton.jit
+def even_double(x_ptr, y_ptr, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if EVEN:  # noqa: SIM108  # the usual way to write it
+        x = tl.load(x_ptr + offsets) * 2
+    else:
+        x = tl.zeros([BLOCK], tl.float32)
+    tl.store(y_ptr + offsets, x, mask=offsets < n)

@@ -152,6 +152,14 @@ def test_unmasked_block_at_the_tensor_end_is_reported() -> None:
     assert "missing-mask" not in kinds(masked)
 
 
+@pytest.mark.parametrize("others_masked", [True, False])
+def test_a_branch_for_even_sizes_misses_no_mask_where_the_other_branch_has_one(others_masked: bool) -> None:
+    x, y = torch.randn(1024), torch.empty(1024)
+    kernel = planted.even_copy if others_masked else planted.even_double
+    found = inspect(lambda: kernel[(4,)](x, y, 1024, BLOCK=256, EVEN=True), targets=HOPPER)
+    assert ("missing-mask" in kinds(found)) is not others_masked
+
+
 def test_unmasked_block_beyond_the_tensor_end_is_reported_once() -> None:
     x, y = torch.randn(1024), torch.empty(1000)
     found = inspect(lambda: planted.unmasked_double[(4,)](x, y, 1000, BLOCK=256), targets=HOPPER)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
 from collections.abc import Iterator
 from math import prod
@@ -21,6 +22,7 @@ from tilesmith.toolchain.interpreter import OutOfBounds
 from tilesmith.toolchain.interpreter.observing.observers import IN_64_BITS
 from tilesmith.toolchain.interpreter.running import UNKNOWN
 
+_UNMASKED = {"load": 1, "store": 2}  # arguments without a mask
 MASK_OFF = "Mask off the lanes outside the tensor, or correct the offsets."
 
 
@@ -215,13 +217,36 @@ def missing_masks(evidence: Evidence) -> Iterator[Finding]:
         site = evidence.trace.sites[place]
         if (place.file, place.line) in outside:  # said already, with the elements
             continue
-        if takes_size and site.always_full and site.reaches_end and prod(place.shape) > 1 and not site.bounded:
+        ends_exactly = site.always_full and site.reaches_end and prod(place.shape) > 1 and not site.bounded
+        if takes_size and ends_exactly and not _masks_otherwise(place.file, place.line):
             yield evidence.finding(
                 "missing-mask", "info",
                 f"the {place.kind} of {place.argument} has no mask and ends exactly with the tensor: a size that is "
                 "not a multiple of the block would go out of bounds", "Add a mask, or reject such sizes.",
                 file=place.file, line=place.line,
             )  # fmt: skip
+
+
+def _masks_otherwise(file: str, line: int) -> bool:
+    """Return whether the line is a branch whose alternative masks its accesses: `if EVEN_K: … else: …`."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return False
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If | ast.IfExp) and node.lineno <= line <= (node.end_lineno or 0):
+            branches = [one if isinstance(one, list) else [one] for one in (node.body, node.orelse)]
+            others = [one for one in branches if not any(part.lineno <= line <= (part.end_lineno or 0) for part in one)]
+            if any(_is_masked_access(one) for branch in others for part in branch for one in ast.walk(part)):
+                return True
+    return False
+
+
+def _is_masked_access(node: ast.AST) -> bool:
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _UNMASKED):
+        return False
+    named = {"mask", "boundary_check"} & {one.arg for one in node.keywords}
+    return bool(named) or len(node.args) > _UNMASKED[node.func.attr]
 
 
 def overlaps(evidence: Evidence) -> Iterator[Finding]:
