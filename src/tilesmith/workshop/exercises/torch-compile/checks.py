@@ -6,8 +6,14 @@ import torch._dynamo
 from tilesmith.workshop.checking.program_check import Wrong, kernels_run
 
 SIZES = ((4, 33), (6, 33), (9, 33))
+WIDE = (2, 5000)  # more columns than a block that is typed in
 EPS = 2e-6  # an unusual value, so that a kernel with a number in its place is wrong
-INSIDE_ONLY = ("check_operator", "check_compiled", "measure")  # torch.compile works in the program's process
+INSIDE_ONLY = (
+    "check_operator",
+    "check_wide_rows",
+    "check_compiled",
+    "measure",
+)  # torch.compile works in the program's process
 
 
 def inputs(rows, columns):
@@ -70,6 +76,17 @@ def check_operator(program):
     for name, result in checked.items():
         if result != "SUCCESS":
             raise Wrong(f"torch.library.opcheck fails at {name}: {' '.join(str(result).split())[:300]}")
+
+
+def check_wide_rows(program):
+    x, _ = inputs(*WIDE)
+    with kernels_run():
+        found = program.row_norm(x, EPS)
+    if found.shape == x.shape and not torch.allclose(found, norm(x, EPS), rtol=1e-5, atol=1e-6):
+        raise Wrong(
+            f"row_norm is wrong for rows of {WIDE[1]} columns. A row has any width: compute BLOCK_SIZE from the number "
+            "of columns."
+        )
 
 
 def check_eager(program):
