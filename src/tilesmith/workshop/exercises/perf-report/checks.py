@@ -35,18 +35,23 @@ FACTORIES = {
 
 
 class Watch(TorchFunctionMode):
-    """Notes the functions that make tensors, and those that compute the norm."""
+    """Notes the functions that make tensors, those that compute the norm, and the tensors that they begin with."""
 
     def __init__(self):
         super().__init__()
-        self.made, self.names = [], set()
+        self.made, self.names, self.inputs, self._computed = [], set(), [], []
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         name = function.__name__
         self.names.add(name)
         if name in FACTORIES:
             self.made.append(name)
-        return function(*args, **(kwargs or {}))
+        for one in [*args, *(kwargs or {}).values()]:
+            if isinstance(one, torch.Tensor) and not any(one is known for known in self.inputs + self._computed):
+                self.inputs.append(one)
+        result = function(*args, **(kwargs or {}))
+        self._computed.append(result)
+        return result
 
 
 class Timer:
@@ -54,12 +59,13 @@ class Timer:
 
     def __init__(self, provider):
         self.provider, self.calls, self.made, self.names, self.result = provider, 0, [], set(), None
+        self.inputs = []
 
     def __call__(self, work, warmup=25, rep=100, grad_to_none=None, quantiles=None, return_mode="mean"):
         self.calls += 1
         with Watch() as watch:
             self.result = work()
-        self.made, self.names = watch.made, watch.names
+        self.made, self.names, self.inputs = watch.made, watch.names, watch.inputs
         known = dict(zip((0.5, 0.2, 0.8), MILLISECONDS[self.provider], strict=True))
         if quantiles is None:
             return sum(known.values()) / 3
@@ -128,9 +134,25 @@ def check_calls(program):
                 raise Wrong(f"{where}: the timed function does not return the normalised rows of {columns} columns.")
             if ("rms_norm" in timer.names) != (provider == "torch"):
                 raise Wrong(f"{where} times the other implementation: look at the branch on provider.")
+            if not is_norm(timer.result, timer.inputs):
+                raise Wrong(f"{where}: the timed function does not return x / sqrt(mean(x²) + 1e-6) * weight.")
             rows = timer.result.numel() // columns
             require_rates(where, returned, 2 * rows * columns * timer.result.element_size(), provider)
             x = x or rows
+
+
+def is_norm(result, inputs):
+    """Return whether a result is the norm of one of the inputs, scaled by another one."""
+    within = 1e-4 if result.dtype == torch.float32 else 2e-2
+    rows = [one.double() for one in inputs if one.shape == result.shape]
+    weights = [one.double().flatten() for one in inputs if one.numel() == result.shape[-1]]
+    return any(
+        torch.allclose(
+            result.double(), torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * x * weight, within, within
+        )
+        for x in rows
+        for weight in weights
+    )
 
 
 def require_rates(where, returned, moved, provider):
