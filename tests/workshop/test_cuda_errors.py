@@ -101,6 +101,7 @@ def test_error_in_the_harness_names_the_function_that_the_check_calls(tmp_path: 
         ("    kernel<<<", "    __syncthreads();\n    kernel<<<", 10, "__syncthreads is a function of the GPU"),
         ("out[i] = x[i]", "cudaMemset(out, 0, 4); out[i] = x[i]", 4, "cannot call cudaMemset"),
         ("out[i] = x[i]", "out[i] = std::max(x[i], 0.0f)", 4, "cannot call std::max"),
+        ("__global__", "__device__ float half(float v) { v / 2; }\n__global__", 1, "half has a result, but no return."),
         ("    }\n}", "    }\n", 1, "The { of this line has no }."),
         ("64, threads>>>(x, out, n);\n}", "64, threads>>>(x, out, n);\n", 8, "The { of this line has no }."),
     ],

@@ -1,6 +1,7 @@
-"""What nvcc refuses and a C++ compiler accepts: which functions run on the GPU, and who may call them.
+"""Mistakes that a C++ compiler accepts: which functions run on the GPU, who may call them, and which return nothing.
 
-A C++ compiler without CUDA ignores `__global__` and `__device__`. So these rules read the text of the file.
+A C++ compiler without CUDA ignores `__global__` and `__device__`. So these rules read the text of the file. nvcc
+only warns of a function without a return, and refuses all other mistakes.
 """
 
 from __future__ import annotations
@@ -23,9 +24,8 @@ _ONLY_ON_HOST = re.compile(
     r"|std::(?:max|min|swap|clamp|accumulate|fill|sort|copy|vector|string)"
 )
 _INSTEAD = "The GPU's own functions have no std:: (max, min, fmaxf), and the host allocates and copies memory."
+_RESULT = re.compile(r"\b(?:float[24]?|double|int[24]?|unsigned|long|bool|size_t|cudaError_t)\s*$")
 _NO_FUNCTIONS = frozenset({"if", "for", "while", "switch", "return", "sizeof", "alignas", "catch", "__launch_bounds__"})
-
-_HIDING = frozenset({"constexpr", "consteval", "return", "new", "class", "struct", "enum", "using"})
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def without_comments(source: str) -> str:
 
 
 def first_mistake(source: str) -> Mistake | None:
-    """Return the first mistake that nvcc would refuse; None if there is none."""
+    """Return the first mistake; None if there is none."""
     text = _TEXT.sub(lambda found: _blank(found[0]), source)
     starts = [0, *(one.end() for one in re.finditer("\n", text))]
     found = next(_mistakes(text), None)
@@ -97,6 +97,8 @@ def _mistakes(text: str) -> Iterator[tuple[int, str]]:
             yield one.position, f"Only a kernel can be launched with <<<…>>>, and a kernel is marked: write {right}."
         if one.is_kernel and not re.search(r"\b(?:void|auto)\b", one.before):
             yield one.position, f"A kernel returns nothing, and writes its results to memory: write {right}."
+        if _RESULT.search(one.before) and one.body and not re.search(r"\breturn\b", text[slice(*one.body)]):
+            yield one.position, f"{one.name} has a result, but no return. Write return …; at the end of its braces."
     for one in functions:
         if one.body is not None:
             yield from _mistaken_calls(text, one, functions)
