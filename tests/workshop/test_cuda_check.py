@@ -187,7 +187,7 @@ def test_one_thread_for_all_elements_fails_at_goals(tmp_path: Path, only: Callab
         ("<<<blocks, threads>>>", "<<<1, 1>>>"),
     )  # fmt: skip
     assert (found.passed, found.stage) == (False, "goals")
-    assert "one thread does all the work" in found.message
+    assert "each launch has a single thread" in found.message
 
 
 def test_access_out_of_bounds_is_reported_with_its_line(reduction: Exercise, tmp_path: Path) -> None:

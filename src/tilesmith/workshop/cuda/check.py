@@ -57,8 +57,8 @@ _BLOCKS_MEET = (
     "__syncthreads() waits for one block only. Let each block write its own elements, or add with atomicAdd."
 )
 _ONE_THREAD = (
-    "The result is right, but one thread does all the work, and a GPU has tens of thousands. Let each thread compute "
-    "its own element: its number is blockIdx.x * blockDim.x + threadIdx.x."
+    "The result is right, but each launch has a single thread, and a GPU has tens of thousands. Let each thread "
+    "compute its own element: its number is blockIdx.x * blockDim.x + threadIdx.x."
 )
 _REFUSED = {
     "invalid configuration": (
