@@ -481,3 +481,43 @@ def test_template_with_shuffles_and_dynamic_shared_memory_passes(
     comment = ("// Computes", "// sum_kernel<<<blocks is a launch. Computes")
     found = verdict(replace(reduction, goals=()), tmp_path, *SHUFFLES, *DYNAMIC, *changes, comment)
     assert found.message == ""
+
+
+@pytest.mark.parametrize(("waited", "missed"), [("turn < STREAMS", []), ("turn < 1", ["implicit_waits"])])
+def test_event_waits_for_its_own_stream(
+    waited: str, missed: list[str], tmp_path: Path, only: Callable[[str], None]
+) -> None:
+    only("counting")
+    found = verdict(
+        load_exercise(BUILT_IN / "cuda-streams"), tmp_path,
+        ("        error = cudaDeviceSynchronize();\n", f"""
+        for (int turn = 0; {waited}; ++turn) {{
+            cudaEvent_t done;
+            cudaEventCreate(&done);
+            cudaEventRecord(done, streams[turn]);
+            cudaEventSynchronize(done);
+            cudaEventDestroy(done);
+        }}
+"""),
+    )  # fmt: skip
+    assert [goal.name for goal in found.goals if not goal.met and goal.name == "implicit_waits"] == missed
+
+
+def test_event_orders_two_streams(tmp_path: Path, only: Callable[[str], None]) -> None:
+    """One event is recorded twice: each wait is for the last recording before it."""
+    only("counting")
+    found = verdict(
+        load_exercise(BUILT_IN / "cuda-streams"), tmp_path,
+        ("        silu_kernel<<<blocks, THREADS, 0, streams[turn]>>>", """
+        const cudaStream_t other = streams[(turn + 1) % STREAMS];
+        cudaEvent_t event;
+        cudaEventCreate(&event);
+        cudaEventRecord(event, streams[turn]);
+        cudaStreamWaitEvent(other, event, 0);
+        silu_kernel<<<blocks, THREADS, 0, other>>>"""),
+        ("        cudaMemcpyAsync(y", """
+        cudaEventRecord(event, other);
+        cudaStreamWaitEvent(streams[turn], event);
+        cudaMemcpyAsync(y"""),
+    )  # fmt: skip
+    assert found.passed, found.message

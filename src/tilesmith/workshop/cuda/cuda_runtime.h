@@ -151,6 +151,7 @@ class Barrier {
 struct Counts {
     long launches = 0, blocks = 0, threads = 0, copies = 0, strided_copies = 0, copied_bytes = 0;
     long async_copies = 0, pageable_copies = 0, streams = 0, launches_without_stream = 0, implicit_waits = 0;
+    long starts_from_idle = 0;
     long cases = 0, alive = 0;
     std::atomic<long> barriers = 0, atomics = 0;
     std::atomic<bool> added_to_unwritten = false;
@@ -164,9 +165,9 @@ struct Counts {
         std::printf("run %s cases=%ld alive=%ld launches=%ld copies=%ld\n", run, cases, alive, launches, copies);
         std::printf("counts launches=%ld blocks=%ld threads=%ld barriers=%ld atomics=%ld copies=%ld "
                     "strided_copies=%ld copied_bytes=%ld async_copies=%ld pageable_copies=%ld streams=%ld "
-                    "launches_without_stream=%ld implicit_waits=%ld\n",
+                    "launches_without_stream=%ld implicit_waits=%ld starts_from_idle=%ld\n",
                     launches, blocks, threads, barriers.load(), atomics.load(), copies, strided_copies, copied_bytes,
-                    async_copies, pageable_copies, streams, launches_without_stream, implicit_waits);
+                    async_copies, pageable_copies, streams, launches_without_stream, implicit_waits, starts_from_idle);
     }
     void copy(size_t bytes) {
         copies += !paused;
@@ -198,22 +199,31 @@ template <typename Call> struct CallLater : Work {
 // reads old memory, and streams that rely on each other's order, which nothing promises, give wrong results.
 struct Stream {
     std::vector<const Work*> work;
+    void finish_first() {
+        const Work* next = work.front();
+        work.erase(work.begin());
+        next->run();
+        delete next;
+    }
     void finish() {
-        while (!work.empty()) {
-            const Work* next = work.front();
-            work.erase(work.begin());
-            next->run();
-            delete next;
-        }
+        while (!work.empty()) finish_first();
     }
 };
 inline std::vector<Stream*> streams;
 inline void finish_streams() {
     for (auto stream = streams.rbegin(); stream != streams.rend(); ++stream) (*stream)->finish();
 }
+inline bool all_idle() {
+    for (const auto* stream : streams)
+        if (!stream->work.empty()) return false;
+    return true;
+}
 // What is done without a stream waits for all streams.
 template <typename Call> void in_order(Stream* stream, Call call) {
-    if (stream) return stream->work.push_back(new CallLater<Call>(call));
+    if (stream) {
+        counts.starts_from_idle += all_idle();
+        return stream->work.push_back(new CallLater<Call>(call));
+    }
     finish_streams();
     call();
 }

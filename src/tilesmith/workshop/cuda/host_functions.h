@@ -135,20 +135,43 @@ inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cud
     return cudaSuccess;
 }
 
-// Launches and copies without a stream end before they return, so an event is a clock time.
-using cudaEvent_t = timespec;
-inline cudaError_t cudaEventCreate(cudaEvent_t*) { return cudaSuccess; }
-inline cudaError_t cudaEventRecord(cudaEvent_t& event) { return clock_gettime(CLOCK_MONOTONIC, &event), cudaSuccess; }
-inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
-inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t stop) {
-    *milliseconds = (stop.tv_sec - start.tv_sec) * 1e3f + (stop.tv_nsec - start.tv_nsec) * 1e-6f;
+// An event is the time at which its stream reaches it. Each recording is one of its own: who waits for an event waits for its
+// last recording before the wait.
+namespace tilesmith {
+struct Recording {
+    const Stream* stream;
+    bool is_reached = false;
+    timespec time = {};
+};
+struct Event {
+    Recording* last = nullptr;
+};
+inline void reach(const Recording* recording) {
+    if (!recording) return;
+    for (auto* stream : streams)
+        while (stream == recording->stream && !recording->is_reached && !stream->work.empty()) stream->finish_first();
+}
+}  // namespace tilesmith
+using cudaEvent_t = tilesmith::Event*;
+inline cudaError_t cudaEventCreate(cudaEvent_t* event) { return *event = new tilesmith::Event, cudaSuccess; }
+inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = nullptr) {
+    auto* recording = event->last = new tilesmith::Recording{stream};
+    tilesmith::in_order(stream, [=] {
+        clock_gettime(CLOCK_MONOTONIC, &recording->time);
+        recording->is_reached = true;
+    });
     return cudaSuccess;
 }
-
-inline cudaError_t cudaEventRecord(cudaEvent_t& event, cudaStream_t stream) {
-    return tilesmith::in_order(stream, [] {}), cudaEventRecord(event);
+inline cudaError_t cudaEventSynchronize(cudaEvent_t event) { return tilesmith::reach(event->last), cudaSuccess; }
+inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned = 0) {
+    return tilesmith::in_order(stream, [last = event->last] { tilesmith::reach(last); }), cudaSuccess;
 }
-inline cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
+inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t stop) {
+    if (!start->last || !stop->last) return tilesmith::failed(cudaErrorInvalidValue);
+    const timespec &from = start->last->time, &to = stop->last->time;
+    return *milliseconds = (to.tv_sec - from.tv_sec) * 1e3f + (to.tv_nsec - from.tv_nsec) * 1e-6f, cudaSuccess;
+}
+inline cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
 
 // A GPU as most courses assume it; a program that asks gets the limits that this header keeps.
 struct cudaDeviceProp {
