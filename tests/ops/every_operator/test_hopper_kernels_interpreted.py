@@ -113,9 +113,9 @@ def test_attention_forward_matches_torch(is_causal: bool, queries: int, keys: in
         (1, 2, 1, 3, 700, 40),
         (1, 8, 1, 9, 290, 80),
         (1, 3, 3, 1, 20, 128),
-        (1, 2, 2, 1, 333, 160),
+        (1, 2, 2, 1, 333, 160), (1, 1, 1, 1, 5000, 64),
     ],
-    ids=["one-query", "several-queries", "many-rows", "few-keys", "wide-heads"],
+    ids=["one-query", "several-queries", "many-rows", "few-keys", "wide-heads", "many-splits"],
 )  # fmt: skip
 def test_decoding_by_tma_matches_torch(sizes: tuple[int, ...]) -> None:
     """Sizes are batch, heads, key heads, queries, keys and the size of a head."""

@@ -33,7 +33,7 @@ from tilesmith.ops.runtime.plan import Operand
 FEW_ROWS, MOST_ROWS = 64, 128
 """The most queries of all heads that share keys: of any problem, and of plain ones in half precision with heads of 128.
 """
-MOST_SPLITS = 128
+MOST_SPLITS, SPLITS_AT_ONCE = 128, 32
 
 
 @triton.jit(do_not_specialize=[*NOT_SPECIALISED, "n_splits", "keys_per_split"])
@@ -115,26 +115,33 @@ def attention_decode_kernel(
 @triton.jit(do_not_specialize=["n_heads", "query_rows", "n_splits"])
 def attention_combine_kernel(
     partial_ptr, partial_lse_ptr, output_ptr, lse_ptr, output_strides, n_heads, query_rows, n_splits,
-    HEAD: tl.constexpr, COLUMNS: tl.constexpr, SPLITS: tl.constexpr,
+    HEAD: tl.constexpr, COLUMNS: tl.constexpr, SPLITS: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
-    """Combine the splits of one query of one head."""
+    """Combine the splits of one query of one head, SPLITS at a time. There are at most MOST."""
     row = tl.program_id(0)
     query = row % query_rows
     head = row // query_rows % n_heads
     sequence = row // query_rows // n_heads
-    splits = tl.arange(0, SPLITS)
+    splits = tl.arange(0, MOST)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     place = query_place(None, sequence, head, n_heads, query_rows, 0) + query
     first = place * n_splits
     lse = tl.load(partial_lse_ptr + first + splits, mask=splits < n_splits, other=float("-inf"))
     largest = tl.max(lse, axis=0)
     sees_nothing = largest == float("-inf")
-    weights = tl.exp2(lse - tl.where(sees_nothing, 0.0, largest))  # [SPLITS]
+    weights = tl.exp2(lse - tl.where(sees_nothing, 0.0, largest))  # [MOST]
     total = tl.where(sees_nothing, 1.0, tl.sum(weights, axis=0))
-    offsets = (first + splits)[:, None] * HEAD + columns[None, :]
-    in_splits = (splits < n_splits)[:, None] & (columns < HEAD)[None, :]
-    parts = tl.load(partial_ptr + offsets, mask=in_splits, other=0.0)  # [SPLITS, COLUMNS]
-    output = tl.sum(parts * weights[:, None], axis=0) / total
+    output = tl.zeros([COLUMNS], total.dtype)
+    for begin in range(0, n_splits, SPLITS):
+        some = begin + tl.arange(0, SPLITS)
+        is_split = some < n_splits
+        some_lse = tl.load(partial_lse_ptr + first + some, mask=is_split, other=float("-inf"))
+        some_weights = tl.exp2(some_lse - tl.where(sees_nothing, 0.0, largest))  # [SPLITS]
+        offsets = (first + some)[:, None] * HEAD + columns[None, :]
+        in_splits = is_split[:, None] & (columns < HEAD)[None, :]
+        parts = tl.load(partial_ptr + offsets, mask=in_splits, other=0.0)  # [SPLITS, COLUMNS]
+        output += tl.sum(parts * some_weights[:, None], axis=0)
+    output /= total
     output_row = head_start(output_ptr, output_strides, (sequence,), head, query)
     pointers = output_row + columns.to(tl.int64) * output_strides[3]
     tl.store(pointers, output.to(output_ptr.dtype.element_ty), mask=columns < HEAD)
@@ -207,7 +214,7 @@ def plan_decode(problem: Problem) -> tuple[Operand, Operand]:
             (tiles * problem.group * problem.queries, triton.cdiv(problem.head_size, columns)), Config(num_warps=4),
             partial_ptr=found, partial_lse_ptr=found_lse, output_ptr=output, lse_ptr=lse,
             output_strides=problem.strides(output), n_heads=problem.heads, query_rows=problem.queries, n_splits=splits,
-            HEAD=problem.head_size, COLUMNS=columns, SPLITS=bucket(splits),
+            HEAD=problem.head_size, COLUMNS=columns, SPLITS=SPLITS_AT_ONCE, MOST=MOST_SPLITS,
         )  # fmt: skip
     return output, lse
 
