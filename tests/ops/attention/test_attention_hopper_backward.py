@@ -135,6 +135,8 @@ SIZES = {  # batch, heads, key heads, queries, keys, head size
     "narrower-heads": (1, 3, 3, 700, 700, 96),
     "heads-of-40": (1, 3, 1, 700, 700, 40),
     "more-heads-than-a-set": (3, 30, 30, 520, 520, 64),
+    "short": (2, 4, 4, 159, 159, 80),
+    "short-grouped": (3, 4, 2, 197, 140, 64),
 }
 
 

@@ -58,9 +58,10 @@ def hopper_backward_config(problem: Problem) -> HopperBackwardConfig:
     return HopperBackwardConfig(set_heads=min(max(256 // blocks, 1), 128 if problem.head_block <= 64 else 32))
 
 
-LEAST_LENGTH = 256
-"""The fewest queries and keys. b8 h16 s256 takes 28.5 µs with heads of 64 and 54 with heads of 128; in an earlier run
-the portable kernels took 34 and 61."""
+LEAST_LENGTH = 129
+"""The fewest queries and keys. In µs on an H200, and of the portable kernels: b16 h20 s159 d80 causal 66.4 (90.6), b32
+s200 d128 causal, 16 heads on 4: 107.7 (155.1), b64 h12 s197 d64 full 141 (188), b8 h16 s192 d64 causal 24.3 (23.1). Up
+to 128 keys are one portable kernel: b32 h16 s128 d64 full 40.5 (39.9)."""
 
 LONG, MANY_PROGRAMS = 1024, 1024
 """From so many queries on, GQA pays for splitting groups into so many programs. On an H200, backward in µs with one
