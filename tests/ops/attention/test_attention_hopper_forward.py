@@ -143,8 +143,8 @@ class TestHowItIsLaunched:
         assert chosen == forms
 
     def test_two_tiles_share_a_multiprocessor_where_larger_ones_need_one_more_wave(self) -> None:
-        sizes = {"batch": 1, "key_heads": 16, "group": 1}
-        constants = launches_for(case="full-64", queries=2048, keys=2048, **sizes)[KERNEL].config.constants()
+        launches = launches_for(case="full-64", queries=2048, keys=2048, batch=1, key_heads=16, group=1)
+        constants = launches[KERNEL].config.constants()
         assert constants["GROUPS"] == 1  # 176 tiles of 192 queries would be two waves of 132
 
     @pytest.mark.parametrize(("case", "resident", "registers", "at_launch"), [
