@@ -161,18 +161,25 @@ def _heads_together(problem: Problem, config: HopperForwardConfig, multiprocesso
     return next(place for place, blocks in enumerate(busiest, 1) if blocks <= 1.01 * min(busiest))
 
 
-def _busiest(problem: Problem, config: HopperForwardConfig, together: int, multiprocessors: int) -> int:
+def _busiest(problem: Problem, config: HopperForwardConfig, together: int, programs: int) -> int:
     """Return how many blocks of keys the busiest program has. Prologue and epilogue of a tile count as one block."""
     rows = config.GROUPS * int(ROWS.value)
-    n_blocks, heads = -(-problem.queries // rows), problem.heads * problem.sequences
-    tiles = np.arange(n_blocks * heads)  # in the order of `place_of_tile`
-    first_head = tiles // (together * n_blocks) * together
-    within = tiles % (together * n_blocks)
-    start = (n_blocks - 1 - within // np.minimum(together, heads - first_head)) * rows
-    last = np.minimum(start + rows, problem.queries) - 1
+    starts = np.arange(-(-problem.queries // rows))[::-1] * rows  # of a head's tiles, in the order of `place_of_tile`
+    last = np.minimum(starts + rows, problem.queries) - 1
     seen = np.clip(last + problem.keys - problem.queries + problem.right + 1, 0, problem.keys)
     blocks = -(-seen // config.BLOCK_KEYS) + 1
-    return int(np.bincount(tiles % multiprocessors, blocks).max())
+    sets, rest = divmod(problem.heads * problem.sequences, together)
+    of_set, of_rest = np.repeat(blocks, together), np.repeat(blocks, rest)
+    # Each set starts at another program, so the sum over sets is a circular convolution.
+    first_programs = _by_program(np.arange(sets) * len(of_set), np.ones(sets), programs)
+    work_of_set = _by_program(np.arange(len(of_set)), of_set, programs)
+    work = np.fft.irfft(np.fft.rfft(first_programs) * np.fft.rfft(work_of_set), programs)
+    work += _by_program(sets * len(of_set) + np.arange(len(of_rest)), of_rest, programs)
+    return round(float(work.max()))
+
+
+def _by_program(tiles: np.ndarray, work: np.ndarray, programs: int) -> np.ndarray:
+    return np.bincount(tiles % programs, work, minlength=programs)
 
 
 def _tiles(problem: Problem, groups: int) -> int:
