@@ -35,9 +35,9 @@ from tilesmith.toolchain.interpreter import (
     interpret,
     interpreting,
     is_interpreting,
-    patches,
 )
 from tilesmith.toolchain.interpreter.observing.positions import is_user_code
+from tilesmith.toolchain.interpreter.program import ProgramBuilder
 from tilesmith.toolchain.versions import triton_version
 
 BLOCK = 64
@@ -762,21 +762,90 @@ def counts_and_polls(flags_ptr, COUNT: tl.constexpr):
 
 @pytest.mark.parametrize("volatile", [True, False])
 def test_wait_for_a_later_program_is_named_with_its_line(volatile: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patches, "MOST_POLLS", 20)
+    monkeypatch.setattr(ProgramBuilder, "most_polls", 20)
     with (
         interpreting(),
         pytest.raises(KernelError, match=r"how to wait for later programs: .*\.py:\d+\), program \(0, 0, 0\)"),
     ):
-        waits_for_a_later_program[(2,)](torch.zeros(3, dtype=torch.int32), VOLATILE=volatile)
+        waits_for_a_later_program[(2,)](torch.tensor([0, 0, 1], dtype=torch.int32), VOLATILE=volatile)
 
 
 def test_wait_that_an_earlier_program_ended_and_counting_are_no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patches, "MOST_POLLS", 20)
+    monkeypatch.setattr(ProgramBuilder, "most_polls", 20)
     flags = torch.tensor([0, 1, 1], dtype=torch.int32)
     with interpreting():
         waits_for_a_later_program[(2,)](flags, VOLATILE=False)
         counts_and_polls[(1,)](flags, COUNT=30)
     assert flags.tolist() == [31, 60, 1]
+
+
+@triton.jit
+def forgets_to_release(lock_ptr, x_ptr, RELEASE: tl.constexpr):
+    while tl.atomic_cas(lock_ptr, 0, 1) == 1:
+        pass
+    tl.store(x_ptr, tl.load(x_ptr) + 1)
+    if RELEASE:
+        tl.atomic_xchg(lock_ptr, 0)
+
+
+def test_lock_that_nobody_releases_is_a_wait_that_never_ends() -> None:
+    line = forgets_to_release.fn.__code__.co_firstlineno + 2
+    lock, x = torch.zeros(1, dtype=torch.int32), torch.zeros(1)
+    with interpreting():
+        forgets_to_release[(4,)](lock, x, RELEASE=True)
+        assert x.item() == 4
+        with pytest.raises(KernelError, match=rf"\.py:{line}\), program \(1, 0, 0\): this wait never ends"):
+            forgets_to_release[(4,)](lock, x, RELEASE=False)
+
+
+@triton.jit
+def sums_blocks(x_ptr, y_ptr, n, STEP: tl.constexpr, BLOCK: tl.constexpr):
+    first = n * 0
+    total = tl.zeros((BLOCK,), tl.float32)
+    while first < n:
+        offsets = first + tl.arange(0, BLOCK)
+        total += tl.load(x_ptr + offsets, mask=offsets < n, other=0.0)
+        if n > BLOCK:
+            first += STEP
+    tl.store(y_ptr, tl.sum(total))
+
+
+@triton.jit
+def swaps_until_equal(y_ptr, left, right):
+    rounds = left * 0
+    while left != right:
+        before = left
+        left = right
+        right = before
+        rounds += 1
+    tl.store(y_ptr, rounds)
+
+
+@triton.jit
+def counts_by_loading_one(y_ptr, n):
+    count = n * 0
+    while count < n:
+        count += tl.load(y_ptr + 1)
+    tl.store(y_ptr, count)
+
+
+def test_loop_whose_condition_does_not_change_is_named_with_its_line() -> None:
+    x, y = torch.ones(1000), torch.ones(2, dtype=torch.int32)
+    loop = sums_blocks.fn.__code__.co_firstlineno + 4
+    with interpreting():
+        with pytest.raises(KernelError, match=rf"\.py:{loop}\), program \(0, 0, 0\): this loop never ends"):
+            sums_blocks[(1,)](x, y, 1000, STEP=0, BLOCK=16)
+        with pytest.raises(KernelError, match="this loop never ends"):
+            swaps_until_equal[(1,)](y, 3, 4)
+
+
+def test_long_loops_end() -> None:
+    x, y = torch.ones(1000), torch.ones(2, dtype=torch.int32)
+    with interpreting():
+        sums_blocks[(1,)](x, y, 1000, STEP=1, BLOCK=1)
+        assert y[0] == 1000
+        counts_by_loading_one[(1,)](y, 1500)
+        assert y[0] == 1500
 
 
 def test_place_in_the_users_code_is_outside_of_numpy() -> None:

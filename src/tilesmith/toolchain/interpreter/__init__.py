@@ -26,6 +26,7 @@ Files, in reading order:
 - `values/`: undefined values, error, infinities and hints.
 - `language.py`: functions of `triton.language` for the interpreter.
 - `shapes.py`: shapes computed once.
+- `loops.py`: loops that never end.
 - `rewriting.py`: kernels rewritten before they run.
 - `together/`: many programs of a launch, computed together.
 - `gluon/`: an interpreter of Gluon kernels.

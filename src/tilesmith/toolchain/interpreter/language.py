@@ -25,6 +25,7 @@ from triton.runtime.interpreter import TensorHandle, _patch_lang_core, _patch_la
 from triton.runtime.jit import JITFunction
 
 from tilesmith.toolchain.interpreter import libdevice
+from tilesmith.toolchain.interpreter.loops import Loop
 from tilesmith.toolchain.interpreter.numerics import numpy_dtype
 from tilesmith.toolchain.interpreter.observing.positions import is_user_code
 from tilesmith.toolchain.interpreter.patches import Builder
@@ -47,7 +48,7 @@ class Language:
         self._changes: dict[int, tuple[Any, dict[str, Any]]] = {}  # by the owner's id: the owner, its new attributes
         self.replacements: dict[int, Callable[..., Any]] = {}
         self.by_name: dict[tuple[str, str], Callable[..., Any]] = {}  # of libdevice, which libraries execute again
-        self._rewriter = Rewriter(self.semantic, self.replacements, self.by_name)
+        self._rewriter = Rewriter(self.semantic, partial(Loop, self.builder), self.replacements, self.by_name)
         self.rewritten = self._rewriter.rewritten
         self._change_builtins()
         self._change_structure()

@@ -42,8 +42,6 @@ from tilesmith.toolchain.interpreter.values.other_order import reordered
 from tilesmith.toolchain.interpreter.values.undefined import UndefinedLanes, undefined_of
 from tilesmith.toolchain.versions import fused_multiply_add_is_exact
 
-MOST_POLLS = 5_000  # of one scalar that does not change, with no other access between
-
 Array = NDArray[Any]
 Handle = Any  # Triton's TensorHandle: numpy data and a scalar Triton type
 Type = Any  # Triton's dtype
@@ -79,7 +77,8 @@ class Builder(TileOperations):
         self.options = InterpreterOptions(sanitize_overflow=False, allowed_dot_input_precisions=SINGLE_PRECISIONS)
         self.grid_idx: Program = (0, 0, 0)
         self._polled: tuple[Any, ...] = ()  # the last access, of a scalar
-        self._polls = 0  # how often it was repeated
+        self._polls = 0  # how often it was repeated, each in an idle round
+        self._polled_at = 0  # which round
         self.operation_names = tuple(name for name in dir(self) if name.startswith("create_"))
         self.undefined, self.hints = UndefinedLanes(self), Hints(self)
 
@@ -352,10 +351,11 @@ class Builder(TileOperations):
     def _poll(self, access: tuple[Any, ...]) -> None:
         """Refuse a program that reads the same scalar again and again: what it waits for comes later, or never."""
         now = (*access, string_at(*access[2:])) if access else ()
-        self._polls = self._polls + 1 if now and now == self._polled else 0
-        self._polled = now
-        if self._polls > MOST_POLLS:
-            raise EndlessWait("programs run one after another, in order")
+        is_poll = now and now == self._polled and self.idle_rounds > self._polled_at
+        self._polls = self._polls + 1 if is_poll else 0
+        self._polled, self._polled_at = now, self.idle_rounds
+        if self._polls > self.most_polls:
+            raise EndlessWait(*now[2:])
 
     def _add_bfloat16(self, pointers: Handle, addend: Handle, lanes: NDArray[np.bool_]) -> Handle:
         """Add in rounds, so that lanes with the same address see each other's sums."""

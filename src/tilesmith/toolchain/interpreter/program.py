@@ -15,6 +15,8 @@ class ProgramBuilder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships 
 
     - `recorder`: records each operation, while an observer follows the program.
     - `path`: records how addresses follow from the program's ids, for all programs of a launch.
+    - `idle_rounds`: of `while` loops that memory decides, so far: the deciding values were those of the round before.
+    - `most_polls`: of one scalar that does not change, each in an idle round, with no other access. More is a wait.
     """
 
     memory: Memory
@@ -22,3 +24,5 @@ class ProgramBuilder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships 
     operation_names: tuple[str, ...]
     recorder: Any = None
     path: Any = None
+    idle_rounds: int = 0
+    most_polls: int = 1_000

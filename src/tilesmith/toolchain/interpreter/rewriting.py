@@ -21,6 +21,8 @@ import triton.language as tl
 from triton.language.semantic import TritonSemantic
 from triton.runtime.jit import JITFunction
 
+from tilesmith.toolchain.interpreter.loops import Loop, deciding_names
+
 _PREFIX = "_interpreted_"
 _rewritten_code: WeakSet[CodeType] = WeakSet()
 _FACTORY = f"{_PREFIX}factory"
@@ -60,10 +62,11 @@ class Rewriter:
     def __init__(
         self,
         semantic: TritonSemantic,
+        begin_loop: Callable[[bool], Loop],
         replacements: Mapping[int, Callable[..., Any]],
         by_name: Mapping[tuple[str, str], Callable[..., Any]],
     ) -> None:
-        self._helpers = _helpers(semantic)
+        self._helpers = _helpers(semantic) | {"loop": begin_loop}
         self._replacements = replacements
         self._by_name = by_name
         self._rewritten: WeakKeyDictionary[FunctionType, tuple[str, FunctionType]] = WeakKeyDictionary()
@@ -132,7 +135,16 @@ def _definition_line(kernel: Any) -> int:
 
 
 class _Transformer(ast.NodeTransformer):
-    """Replaces expressions that Python and Triton read differently."""
+    """Replaces expressions that Python and Triton read differently, and lets a `Loop` watch each `while`."""
+
+    def visit_While(self, node: ast.While) -> list[ast.stmt]:
+        names, reads_memory = deciding_names(node)
+        self.generic_visit(node)
+        loop = f"{_PREFIX}loop_{node.lineno}"
+        begin = ast.Assign([ast.Name(loop, ast.Store())], _call("loop", ast.Constant(reads_memory)))
+        values = ast.Tuple([ast.Name(name, ast.Load()) for name in names], ast.Load())
+        node.test = ast.Call(ast.Name(loop, ast.Load()), [node.test, _delayed(values)], [])
+        return [ast.copy_location(begin, node), node]
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
         self.generic_visit(node)

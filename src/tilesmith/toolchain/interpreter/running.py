@@ -6,11 +6,12 @@ import inspect
 import operator
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
+from itertools import islice, product
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from triton.runtime.jit import JITFunction
 from tilesmith.toolchain.interpreter.gluon.machine import DEFAULT_WARPS
 from tilesmith.toolchain.interpreter.host import HostCopies, require_launchable
 from tilesmith.toolchain.interpreter.kernel_arguments import the_gluon_language, the_language, values_in_kernel
+from tilesmith.toolchain.interpreter.loops import EndlessLoop
 from tilesmith.toolchain.interpreter.memory import Memory
 from tilesmith.toolchain.interpreter.observing.observers import EndlessWait, Observer, OutOfBounds, Program
 from tilesmith.toolchain.interpreter.observing.operations import find_overflows, following
@@ -33,6 +35,8 @@ from tilesmith.toolchain.interpreter.values.variables import stepping
 
 Grid = tuple[int, ...] | list[int] | Callable[[dict[str, Any]], tuple[int, ...]]
 UNKNOWN = "the interpreter does not know"  # how the message starts if a kernel uses an operation that is missing here
+SECONDS_FOR_OTHERS = 10.0  # to find out whether another program ends a wait
+FEW_POLLS = 100  # of those programs
 
 
 class KernelError(RuntimeError):
@@ -259,6 +263,7 @@ def _launch(
     with _in_place(kernel), np.errstate(all="ignore"):
         function = language.rewritten(kernel)
         run = partial(function, **values_in_kernel(kernel, hosted))
+        ended: list[Program] = []
         for program in _every_program(grid) if programs is None else programs:
             builder.grid_idx = program
             if warps:
@@ -273,8 +278,38 @@ def _launch(
             except OutOfBounds:
                 raise
             except Exception as error:
-                raise _located(error, kernel.__name__, builder.grid_idx) from error
+                if isinstance(error, EndlessWait) and not warps:
+                    error.is_endless = _nobody_ends(error, builder, run, grid, ended)
+                raise _located(error, kernel.__name__, program) from error
+            ended.append(program)
     copies.write_back()
+
+
+def _nobody_ends(
+    wait: EndlessWait, builder: Any, run: Callable[[], Any], grid: Program, ended: Sequence[Program]
+) -> bool:
+    """Run the programs after the one that waits. Return whether all end or wait too, and nothing waited for changes.
+
+    Programs that ended before must be all those before the one that waits.
+    """
+    if ended != list(islice(_every_program(grid), len(ended))):
+        return False
+    waits, deadline = [wait], time.process_time() + SECONDS_FOR_OTHERS
+    observers, polls = builder.memory.observers, builder.most_polls
+    builder.memory.observers, builder.most_polls = [], min(polls, FEW_POLLS)
+    try:
+        for builder.grid_idx in islice(_every_program(grid), len(ended) + 1, None):
+            try:
+                run()
+            except EndlessWait as other:
+                waits.append(other)
+            if any(one.is_over() for one in waits) or time.process_time() > deadline:
+                return False
+    except Exception:  # who knows what this program would have done
+        return False
+    finally:
+        builder.memory.observers, builder.most_polls = observers, polls
+    return True
 
 
 @contextmanager
@@ -333,6 +368,9 @@ def _located(error: Exception, kernel: str, program: Program) -> KernelError:
         if is_user_code(file):
             place = f" ({file}:{traceback.tb_lineno})"
         traceback = traceback.tb_next
-    if isinstance(error, EndlessWait):
-        return KernelError(f"{UNKNOWN} how to wait for later programs: {kernel}{place}, program {program}: {error}")
-    return KernelError(f"{kernel}{place}, program {program}: {type(error).__name__}: {error}")
+    where = f"{kernel}{place}, program {program}"
+    if isinstance(error, EndlessWait) and not error.is_endless:
+        return KernelError(f"{UNKNOWN} how to wait for later programs: {where}: {error}")
+    if isinstance(error, EndlessLoop | EndlessWait):
+        return KernelError(f"{where}: {error}")
+    return KernelError(f"{where}: {type(error).__name__}: {error}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from ctypes import string_at
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -205,7 +206,21 @@ class Misuse(Exception):
 
 
 class EndlessWait(Exception):
-    """A program polls memory that only a later program changes."""
+    """A program polls memory that only another program changes."""
+
+    def __init__(self, address: int, element_bytes: int, content: bytes) -> None:
+        super().__init__(address, element_bytes, content)
+        self.address, self.element_bytes, self.content = address, element_bytes, content
+        self.is_endless = False
+
+    def __str__(self) -> str:
+        if self.is_endless:
+            return "this wait never ends: the other programs end or wait too, and none changes what is read here"
+        return "programs run one after another, in order"
+
+    def is_over(self) -> bool:
+        """Return whether the memory has changed since."""
+        return string_at(self.address, self.element_bytes) != self.content
 
 
 class Observer:
