@@ -118,3 +118,9 @@ def test_sparse_inputs_hold_zeros_and_equal_values() -> None:
     assert int((x == 0).sum()) > 1
     assert int((x == x.max()).sum()) > 1
     assert not torch.equal(x, task.inputs(trial, 3, "sparse-seen")["x"])
+
+
+def test_a_stretched_size_is_large_whatever_the_others_are() -> None:
+    task = task_at(TASKS / "row_sum.py")
+    for seed in range(12):
+        assert all(max(trial.case.sizes.values()) > 6000 for trial in task.stretched(seed))

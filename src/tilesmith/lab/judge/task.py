@@ -183,18 +183,19 @@ class Task:
             free = [name for name in like.sizes if self._is_free(name) and name not in found]
             for name in free:
                 case = self._stretched(like, name, chance)
-                if case is not None:
-                    found[name] = case
+                found |= {} if case is None else {name: case}
         return [Trial(case, dtype, self.layouts[0], hidden=True) for case in found.values()]
 
     def _stretched(self, like: Case, name: str, chance: random.Random) -> Case | None:
-        small = self._redrawn(like, chance, lambda one: chance.randint(2, 5))
+        few = [self._redrawn(like, chance, lambda one, most=most: chance.randint(2, most)) for most in (5, 2)]
         size = LARGEST_STRETCHED_SIZE
         while size >= SMALLEST_STRETCHED_SIZE and size > largest_of(like.sizes[name]):
-            large, *_ = with_number(small[name], chance.randint(3 * size // 4, size), (), chance) or [small[name]]
-            case = Case(f"{STRETCHED_NAME}{name}", **{**like.sizes, **small, name: large})
-            if self._accepts(case) and self._size(case) <= LARGEST_CASE_BYTES and self._works(case):
-                return case
+            number = chance.randint(3 * size // 4, size)
+            for small in few:
+                large, *_ = with_number(small[name], number, (), chance) or [small[name]]
+                case = Case(f"{STRETCHED_NAME}{name}", **{**like.sizes, **small, name: large})
+                if self._accepts(case) and self._size(case) <= LARGEST_CASE_BYTES and self._works(case):
+                    return case
             size //= 2
         return None
 

@@ -1,5 +1,5 @@
 # an error whose message runs code and never ends
-# judge: timeout
+# judge: timeout|ended
 import triton
 import triton.language as tl
 
