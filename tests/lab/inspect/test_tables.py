@@ -43,4 +43,5 @@ def test_race_behind_a_table_of_addresses_is_found() -> None:
 def test_access_beyond_a_tensor_behind_a_table_does_not_blame_the_table(reach: int) -> None:
     message = only(copied(reach), "out-of-bounds").message
     assert "table_ptr" not in message
-    assert f"element {128 if reach == 1 else -1} of a tensor that is no argument, which has 128 elements" in message
+    place = f"element {128 if reach == 1 else -1} of a tensor that is no argument, which has 128 elements"
+    assert f"an address where no tensor lies; the nearest is {place}" in message

@@ -201,7 +201,11 @@ class Memory:
         address = int(access.addresses[bad].astype(np.int64).flat[0])
         direction = {"load": "load from", "store": "store to", "atomic": "atomic on"}[access.kind]
         nearest = min(regions, key=lambda region: region.distance(address), default=None)
-        place = nearest.describe(address) if nearest else f"address {address:#x}, where no tensor lies"
+        if nearest is None or access.argument is None:  # the nearest tensor need not be the one that the kernel meant
+            near = f"; the nearest is {nearest.describe(address)}" if nearest else ""
+            place = f"an address where no tensor lies{near}"
+        else:
+            place = nearest.describe(address)
         return (
             f"{access.kernel} ({access.file}:{access.line}), program {access.program}: {direction} {place}"
             f" ({np.count_nonzero(bad)} of {access.mask.size} lanes out of bounds)"
