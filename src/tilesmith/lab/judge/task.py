@@ -187,13 +187,13 @@ class Task:
         return [Trial(case, dtype, self.layouts[0], hidden=True) for case in found.values()]
 
     def _stretched(self, like: Case, name: str, chance: random.Random) -> Case | None:
-        few = [self._redrawn(like, chance, lambda one, most=most: chance.randint(2, most)) for most in (5, 2)]
+        small = self._redrawn(like, chance, lambda one: chance.randint(2, 5))
         size = LARGEST_STRETCHED_SIZE
         while size >= SMALLEST_STRETCHED_SIZE and size > largest_of(like.sizes[name]):
             number = chance.randint(3 * size // 4, size)
-            for small in few:
-                large, *_ = with_number(small[name], number, (), chance) or [small[name]]
-                case = Case(f"{STRETCHED_NAME}{name}", **{**like.sizes, **small, name: large})
+            for few in (small, self._redrawn(like, chance, lambda one: 2)):
+                large, *_ = with_number(few[name], number, (), chance) or [few[name]]
+                case = Case(f"{STRETCHED_NAME}{name}", **{**like.sizes, **few, name: large})
                 if self._accepts(case) and self._size(case) <= LARGEST_CASE_BYTES and self._works(case):
                     return case
             size //= 2
