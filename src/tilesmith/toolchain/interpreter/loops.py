@@ -16,8 +16,10 @@ import triton.language as tl
 from tilesmith.toolchain.interpreter.program import ProgramBuilder
 
 PATIENCE = 512  # rounds of a loop before its values are compared
-_READS_MEMORY = ("load", "atomic", "gather", "inline_asm", "extern")
+_LIBRARIES = ("tl", "triton", "libdevice", "math")
+_NOT_PURE = ("load", "atomic", "gather", "inline_asm", "extern", "globaltimer", "clock")  # how names of calls begin
 _PURE = ("abs", "float", "int", "max", "min", "range")
+_PURE_METHODS = ("to", "cast", "sum", "max", "min", "abs", "reshape", "item")
 
 
 class EndlessLoop(Exception):
@@ -118,4 +120,10 @@ def _is_pure(node: ast.AST) -> bool:
     called = node.func
     if isinstance(called, ast.Name):
         return called.id in _PURE
-    return isinstance(called, ast.Attribute) and not called.attr.startswith(_READS_MEMORY)
+    if not isinstance(called, ast.Attribute) or called.attr.startswith(_NOT_PURE):
+        return False
+    owner: ast.AST = called
+    while isinstance(owner, ast.Attribute):
+        owner = owner.value
+    in_library = isinstance(owner, ast.Name) and owner.id in _LIBRARIES
+    return in_library or called.attr in _PURE_METHODS
