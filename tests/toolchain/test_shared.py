@@ -72,6 +72,19 @@ def test_constants_of_64_bits_do_not_overflow(constant: str) -> None:
     assert [(kind, needed) for kind, _place, needed, _ideal in _found(ptx)] == [("store", 1)]
 
 
+@pytest.mark.filterwarnings("error")
+def test_division_by_a_number_unknown_here_is_no_warning() -> None:
+    ptx = """
+	.loc 1 7 3
+	mov.u32 	%r1, %tid.x;
+	mov.u32 	%r2, %ntid.x;
+	div.u32 	%r3, %r1, %r2;
+	shl.b32 	%r4, %r1, 2;
+	st.shared.b32 	[%r4], %r3;
+"""
+    assert [(kind, needed) for kind, _place, needed, _ideal in _found(ptx)] == [("store", 1)]
+
+
 @pytest.mark.parametrize("capability", [80, 90])
 def test_the_compiler_avoids_conflicts_in_a_transpose(capability: int) -> None:
     tensors = {"x_ptr": torch.empty(32, 32), "y_ptr": torch.empty(32, 32)}

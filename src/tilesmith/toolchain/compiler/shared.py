@@ -149,7 +149,8 @@ def _assign(name: str, opcode: str, operands: str, registers: dict[str, Lanes]) 
         registers.pop(destination, None)
         return
     try:
-        result: Any = operation(*values)
+        with np.errstate(divide="ignore"):  # %ntid and parameters stand for numbers that are not known here
+            result: Any = operation(*values)
     except TypeError:  # a form of the instruction with other operands
         registers.pop(destination, None)
         return
