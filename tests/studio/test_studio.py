@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -85,6 +86,14 @@ def test_wrong_usage_of_the_command_is_one_line(tmp_path: Path) -> None:
         result = CliRunner().invoke(app, ["studio", "--no-browser", *arguments])
         assert result.exit_code == 2
         assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_port_in_use_is_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = CliRunner().invoke(app, ["studio", "--no-browser", "--folder", str(tmp_path), "--port", port])
+    assert result.exit_code == 2
+    assert result.stderr == f"tilesmith: --port {port}: Address already in use\n"
 
 
 def test_requests_need_the_token(studio: RunningStudio) -> None:

@@ -148,6 +148,18 @@ def test_deleted_work_is_restored(worker: Worker, tmp_path: Path) -> None:
     assert (tmp_path / "vector_add.py").read_text() == source
 
 
+def test_file_renamed_during_a_check_is_not_blamed_for_it(worker: Worker, tmp_path: Path) -> None:
+    file = tmp_path / "vector_add.py"
+    file.write_text(SOLUTION)
+
+    def rename(stage: str) -> None:
+        if file.exists():
+            file.rename(tmp_path / "better_name.py")
+
+    message = worker.check(EXERCISE, file, entering=rename).verdict.message
+    assert "deleted or renamed during the check: by your file itself, or by another program" in message
+
+
 def test_file_saved_during_a_check_is_kept(worker: Worker, tmp_path: Path) -> None:
     file = tmp_path / "vector_add.py"
     file.write_text(SOLUTION)

@@ -42,10 +42,11 @@ def studio(
     if handed_in is not None and not handed_in.is_dir():
         refuse(f"{handed_in} is not a folder")
     with opened(folder, exercises) as workshop:
+        pages = Studio(workshop, tuple(files or ()), handed_in)
         try:
-            server = Server(Studio(workshop, tuple(files or ()), handed_in), port)
-        except OverflowError as error:
-            refuse(str(error))
+            server = Server(pages, port)
+        except OSError as error:
+            refuse(f"--port {port}: {error.strerror}")
 
         def ready(address: str) -> None:
             console.print(f"The studio is at {address}\nCtrl-C ends it.", markup=False, soft_wrap=True)

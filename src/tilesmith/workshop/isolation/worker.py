@@ -349,7 +349,10 @@ def _harm(copy: Path, file: Path | None, content: bytes) -> str:
         file.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError), open(file, "xb") as restored:
             restored.write(content)
-        return f"Your file deletes {file.name} while it runs. The check restored {file.name}."
+        return (
+            f"{file.name} was deleted or renamed during the check: by your file itself, or by another program. "
+            f"The check restored {file.name}."
+        )
     if not copy.is_file():
         return (
             "Your file deletes the folder it is in. The check runs a copy, so your work is safe. Remove the deletion."
