@@ -197,6 +197,22 @@ def test_access_out_of_bounds_is_reported_with_its_line(reduction: Exercise, tmp
     assert "partial[thread] = x[element];" in found.message
 
 
+def test_null_pointer_and_too_large_copy_are_named_as_such(tmp_path: Path) -> None:
+    silu = load_exercise(BUILT_IN / "cuda-silu")
+    null = verdict(silu, tmp_path, (">>>(x,", ">>>(nullptr,"))
+    assert "The address is 0 or close to it." in null.message
+    launch = "    silu_kernel<<<"
+    copy = "    cudaMemset(out, 0, elements * 8);\n"
+    copied = verdict(silu, tmp_path, (launch, copy + launch))
+    assert "cudaMemset reads or writes outside of what was allocated." in copied.message
+    copy = "    cudaMemcpy(out, out + 1, elements * 4, cudaMemcpyDeviceToDevice);\n"
+    overlapping = verdict(silu, tmp_path, (launch, copy + launch))
+    assert "The source and the target of a copy overlap." in overlapping.message
+    for found in (null, copied, overlapping):
+        assert found.stage == "runs"
+        assert "Which threads" not in found.message
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

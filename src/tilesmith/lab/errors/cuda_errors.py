@@ -10,9 +10,15 @@ CUDA_ERRORS = (
     E("cuda-barrier-name", r"['\"]_*[sS]ync_?[tT]hreads?_*['\"]",
       "The barrier is __syncthreads(), with two underscores before the name and brackets after it.",
       "Write __syncthreads();"),
+    E("cuda-unknown-name", rf"['\"]cuda[A-Z]\w*['\"].*({_MISSING})|({_MISSING}).*['\"]cuda[A-Z]\w*['\"]",
+      "The check runs CUDA without a GPU and knows only a part of its functions. This name is not among them, though "
+      "CUDA may have it.",
+      "Look at the spelling, where capital letters count. Is it right? Then use cudaMalloc, cudaMemcpy, "
+      "cudaMemcpyAsync, cudaMemset, cudaStreamCreate or cudaEventCreate in its place."),
     E("cuda-qualifier", rf"['\"]_+\w*['\"].*({_MISSING})|({_MISSING}).*['\"]_+\w*['\"]",
       "CUDA's own words have two underscores on both sides: __global__, __device__, __shared__, __host__.",
-      "Look at the spelling, and at #include <cuda_runtime.h> at the top of the file."),
+      "Look at the spelling, and at #include <cuda_runtime.h> at the top of the file. Functions such as __expf begin "
+      "with two underscores; the check knows only a part of them."),
     E("cuda-printf", r"['\"]printf['\"]",
       "printf is declared in a file that this one does not include.",
       "Write #include <cstdio> at the top of the file."),

@@ -46,12 +46,16 @@ _NO_MEMORY = re.compile("out of memory|instance of 'std::bad_alloc'|Cannot alloc
 _GAP = re.compile(r"//.*TODO|/\*.*?TODO")
 _WARNINGS = re.compile(
     r"(heap|global|stack)-(buffer-overflow|use-after-free)|use-after-poison|data race|SEGV|attempting double-free"
-    r"|divergent (barrier|shuffle)"
+    r"|memcpy-param-overlap|divergent (barrier|shuffle)"
 )
 _FINISHED = re.compile(r"^run (\w+) cases=(\d+) alive=(\d+) launches=(\d+) copies=(\d+)$", re.MULTILINE)
 _AT_THE_END = re.compile(r"^(?:run|counts) ", re.MULTILINE)
 _COPY_METRICS = ("copies", "copied_bytes", "strided_copies", "async_copies")
 _OUTSIDE = "A thread reads or writes outside of what was allocated. Which threads have no element?"
+_NULL = "The address is 0 or close to it. Was this pointer set, by cudaMalloc or by an argument of the launch?"
+_COPIED_TOO_MUCH = (
+    "{} reads or writes outside of what was allocated. Sizes are in bytes: n * sizeof(float) for n floats."
+)
 _BLOCKS_MEET = (
     "access the same address, and at least one of them writes. Blocks run in any order and at the same time, and "
     "__syncthreads() waits for one block only. Let each block write its own elements, or add with atomicAdd."
@@ -73,6 +77,7 @@ _REFUSED = {
 _LESSONS = {
     "buffer-overflow": _OUTSIDE,
     "use-after-free": _OUTSIDE,  # far outside, in memory that was freed
+    "overlap": "The source and the target of a copy overlap. Is its size in bytes that of what was allocated?",
     "use-after-poison": "The host reads or writes GPU memory. Only kernels and cudaMemcpy can.",
     "SEGV": _OUTSIDE,  # further still, in memory that was never allocated
     "divergent barrier": (
@@ -304,6 +309,11 @@ class CudaCheck(StagedCheck):
             lesson = "".join(f".\n{text}" for words, text in _REFUSED.items() if words in report)
             return f"The program ended with status {status}: {report.strip()[:300]}{lesson}"
         lesson = next((text for word, text in _LESSONS.items() if word in kind[0]), "")
+        copy = re.search(r" in (cudaMem(?:cpy|set)\w*)", report.partition(self.file.name)[0])
+        if lesson == _OUTSIDE and copy is not None:
+            lesson = _COPIED_TOO_MUCH.format(copy[1])
+        elif lesson == _OUTSIDE and "zero page" in report:
+            lesson = _NULL
         return f"{self._quoted(report)}{kind[0]}. {lesson}".rstrip()
 
     def _quoted(self, report: str) -> str:
