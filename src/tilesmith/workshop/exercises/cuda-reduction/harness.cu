@@ -19,5 +19,5 @@ void try_size(int elements, bool timing = false) {
 int main(int words, char** word) {
     const auto timed = sizes_to_time(words, word);
     if (!timed.empty()) return try_size(timed[0], true), 0;
-    for (int elements : {64, 200, 1}) try_size(elements);
+    for (int elements : {64, 1100, 1}) try_size(elements);
 }

@@ -15,4 +15,4 @@ def blocks(facts):
 
 
 def elements(facts):
-    return 64 + 200 + 1
+    return 64 + 1100 + 1

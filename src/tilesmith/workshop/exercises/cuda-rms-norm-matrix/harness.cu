@@ -26,6 +26,6 @@ void try_size(int rows, int columns, bool timing = false) {
 int main(int words, char** word) {
     const auto timed = sizes_to_time(words, word);
     if (!timed.empty()) return try_size(timed[0], timed[1], true), 0;
-    const int sizes[][2] = {{4, 100}, {3, 64}, {1, 1}};
+    const int sizes[][2] = {{4, 100}, {3, 1100}, {1, 1}};
     for (const auto& [rows, columns] : sizes) try_size(rows, columns);
 }

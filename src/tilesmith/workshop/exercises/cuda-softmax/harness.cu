@@ -24,6 +24,6 @@ void try_size(int rows, int columns) {
 }
 
 int main() {
-    const int sizes[][2] = {{2, 128}, {3, 200}, {2, 37}, {1, 1}};
+    const int sizes[][2] = {{2, 128}, {3, 1100}, {2, 37}, {1, 1}};
     for (const auto& [rows, columns] : sizes) try_size(rows, columns);
 }
