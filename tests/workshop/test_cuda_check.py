@@ -105,9 +105,9 @@ def test_solution_passes_and_its_blocks_are_counted(reduction: Exercise, tmp_pat
     check = check_of(reduction, tmp_path)
     assert check.verdict().passed
     counts = check.counts().counts
-    assert (counts["launches"], counts["blocks"], counts["threads"]) == (3, 6, 6 * 64)
-    assert counts["atomics"] == 6
-    assert counts["barriers"] == 6 * 7  # six blocks, a barrier before the six rounds and one in each
+    assert (counts["launches"], counts["blocks"], counts["threads"]) == (3, 20, 20 * 64)
+    assert counts["atomics"] == 20
+    assert counts["barriers"] == 20 * 7  # 20 blocks, a barrier before the six rounds and one in each
 
 
 def test_accesses_are_counted_per_warp_and_missed_goal_names_the_line(
@@ -249,7 +249,7 @@ def test_unwritten_shared_memory_is_no_zero(reduction: Exercise, tmp_path: Path,
 def test_too_many_atomics_fail_at_goals(reduction: Exercise, tmp_path: Path, only: Callable[[str], None]) -> None:
     only("counting")
     found = verdict(reduction, tmp_path, ("    if (thread == 0) {", "    atomicAdd(total, 0);\n    if (thread == 0) {"))
-    assert "atomics is 390; wanted ≤ 6" in found.message
+    assert "atomics is 1300; wanted ≤ 20" in found.message
 
 
 def test_counting_part_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
