@@ -799,6 +799,21 @@ def test_lock_that_nobody_releases_is_a_wait_that_never_ends() -> None:
 
 
 @triton.jit
+def waits_for_the_program_before(flags_ptr):
+    number = tl.program_id(0)
+    while tl.atomic_cas(flags_ptr + number, 1, 1) != 1:
+        pass
+    tl.atomic_xchg(flags_ptr + number + 1, 1)
+
+
+def test_wait_that_ends_in_another_order_is_not_endless() -> None:
+    flags = torch.tensor([1, 0, 0, 0], dtype=torch.int32)
+    last_first = [(number, 0, 0) for number in (2, 1, 0)]
+    with pytest.raises(KernelError, match=r"how to wait for later programs: .*program \(2, 0, 0\)"):
+        interpret(waits_for_the_program_before, (3,), {"flags_ptr": flags}, programs=last_first)
+
+
+@triton.jit
 def sums_blocks(x_ptr, y_ptr, n, STEP: tl.constexpr, BLOCK: tl.constexpr):
     first = n * 0
     total = tl.zeros((BLOCK,), tl.float32)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice, product
+from itertools import product
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -288,17 +288,13 @@ def _launch(
 def _nobody_ends(
     wait: EndlessWait, builder: Any, run: Callable[[], Any], grid: Program, ended: Sequence[Program]
 ) -> bool:
-    """Run the programs after the one that waits. Return whether all end or wait too, and nothing waited for changes.
-
-    Programs that ended before must be all those before the one that waits.
-    """
-    if ended != list(islice(_every_program(grid), len(ended))):
-        return False
+    """Run all other programs that have not ended. Return whether they end or wait too, and change nothing waited for."""
+    waiting, done = builder.grid_idx, set(ended)
     waits, deadline = [wait], time.process_time() + SECONDS_FOR_OTHERS
     observers, polls = builder.memory.observers, builder.most_polls
     builder.memory.observers, builder.most_polls = [], min(polls, FEW_POLLS)
     try:
-        for builder.grid_idx in islice(_every_program(grid), len(ended) + 1, None):
+        for builder.grid_idx in (one for one in _every_program(grid) if one != waiting and one not in done):
             try:
                 run()
             except EndlessWait as other:

@@ -24,6 +24,7 @@ from tilesmith.toolchain.interpreter.together.all_programs import (
 Array = NDArray[Any]
 MOST_ELEMENTS = 1 << 21  # of one evaluated block, over all programs of a batch
 MOST_PROGRAMS = 1 << 20  # whose branches are evaluated at once
+FEW_PATHS = 16  # through a kernel: with so few, the number of programs is what takes long
 
 
 @dataclass
@@ -60,7 +61,9 @@ def every_address(
         known = iter(list(records))
         while left.size:
             if time.thread_time() > deadline:
-                raise CannotFollow("its programs take too many different paths")
+                too_many = "its programs take too many different paths"
+                too_long = f"{left.size + later:,} of its programs would take too long"
+                raise CannotFollow(too_many if len(records) > FEW_PATHS else too_long)
             record = next(known, None)
             if record is None:
                 record = run(program_of(int(left[0]), grid))
