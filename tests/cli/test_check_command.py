@@ -213,12 +213,20 @@ class TestEndedProcesses:
         assert "twice: right" in result.output
         assert [one["passed"] for one in strict(tmp_path / "result.json")["results"]] == [False, True]
 
-    def test_kernel_that_never_ends_is_named_with_its_line(self, tmp_path: Path) -> None:
+    def test_kernel_whose_loop_changes_nothing_is_named_with_its_line(self, tmp_path: Path) -> None:
         loop = "    total = x * 0\n    while tl.sum(total, 0) < 1:\n        total = total * 1\n    tl.store("
+        path = written(tmp_path, TUNED.replace("    tl.store(", loop))
+        result = checked(path, "--layout", "contiguous")
+        assert result.exit_code == 1
+        assert "this loop never ends" in result.output
+        assert f"{path.name}:{line_of(path, 'while tl.sum')}" in result.output
+
+    def test_kernel_that_never_ends_is_named_with_its_line(self, tmp_path: Path) -> None:
+        loop = "    total = x * 0\n    while tl.max(total, 0) < 1:\n        total = total - 1\n    tl.store("
         path = written(tmp_path, TUNED.replace("    tl.store(", loop))
         result = checked(path, "--layout", "contiguous", "--time-limit", "3")
         assert result.exit_code == 1
-        lines = [line_of(path, text) for text in ("while tl.sum", "total * 1")]
+        lines = [line_of(path, text) for text in ("while tl.max", "total - 1")]
         places = [f"did not end within 3 s: it is in double_kernel, {path}:{line}; the rest" for line in lines]
         assert any(place in result.output for place in places)
 

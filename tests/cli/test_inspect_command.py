@@ -182,12 +182,24 @@ def test_a_folder_that_python_cannot_run_is_refused(tmp_path: Path, monkeypatch:
 
 
 @FORKED
-def test_a_kernel_that_never_ends_is_named(tmp_path: Path) -> None:
+def test_a_loop_that_changes_nothing_is_named(tmp_path: Path) -> None:
     script = tmp_path / "endless.py"
     loop = "    while tl.program_id(0) < 1:\n        places += 1\n"
     script.write_text((KERNEL % 0).replace("    mask =", loop + "    mask ="))
+    result = run(script)
+    line = script.read_text()[: script.read_text().index("while")].count("\n") + 1
+    assert result.exit_code == 1
+    assert f"endless.py:{line}" in result.output
+    assert "this loop never ends" in result.output
+
+
+@FORKED
+def test_a_kernel_that_never_ends_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "endless.py"
+    loop = "    while tl.max(places, 0) != -1:\n        places += 2\n"
+    script.write_text((KERNEL % 0).replace("    mask =", loop + "    mask ="))
     result = run(script, "--timeout", 2)
-    lines = [script.read_text()[: script.read_text().index(text)].count("\n") + 1 for text in ("while", "+= 1")]
+    lines = [script.read_text()[: script.read_text().index(text)].count("\n") + 1 for text in ("while", "+= 2")]
     assert result.exit_code == 1
     named = [f"after 2 s in kernel shift_kernel (endless.py:{line}) and was stopped" for line in lines]
     assert any(one in result.stderr for one in named), result.stderr
