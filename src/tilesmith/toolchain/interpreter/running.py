@@ -288,7 +288,7 @@ def _launch(
 def _nobody_ends(
     wait: EndlessWait, builder: Any, run: Callable[[], Any], grid: Program, ended: Sequence[Program]
 ) -> bool:
-    """Run all other programs that have not ended. Return whether they end or wait too, and change nothing waited for."""
+    """Run all other programs that have not ended. Return whether they end or wait, and change nothing waited for."""
     waiting, done = builder.grid_idx, set(ended)
     waits, deadline = [wait], time.process_time() + SECONDS_FOR_OTHERS
     observers, polls = builder.memory.observers, builder.most_polls
