@@ -12,6 +12,7 @@ from tilesmith.ops.attention.hopper.forward_plan import HopperForward
 from tilesmith.ops.attention.kernels.backward import PortableBackward
 from tilesmith.ops.attention.kernels.backward_by_chunks import ChunkedBackward
 from tilesmith.ops.attention.kernels.decode import Decode
+from tilesmith.ops.attention.kernels.decode_backward import DecodeBackward
 from tilesmith.ops.attention.kernels.forward import PortableForward
 from tilesmith.ops.attention.kernels.short import ShortBackward, ShortForward
 from tilesmith.ops.attention.kernels.wide_heads import WideHeadsBackward, WideHeadsForward
@@ -27,6 +28,7 @@ FORWARD: list[Form[Problem, tuple[Operand, ...]]] = [
     PortableForward(),  # every problem, on every GPU and in the interpreter
 ]
 BACKWARD: list[Form[Gradients, tuple[Operand, ...]]] = [
+    DecodeBackward(),  # few queries, many keys: the keys are split over programs
     ShortBackward(),  # up to 64 queries and keys
     ChunkedBackward(),  # sequences that share a bias with a gradient, some sequences at a time
     HopperBackward(),  # Hopper, half precision, long sequences

@@ -36,6 +36,13 @@ FEW_ROWS, MOST_ROWS = 64, 128
 MOST_SPLITS, SPLITS_AT_ONCE = 128, 32
 
 
+@triton.jit
+def group_pointers(ptr, strides, place, heads, queries, columns):
+    """Return pointers to some columns of some queries of some heads, [queries, columns]."""
+    rows = head_start(ptr, strides, place, heads, queries)
+    return rows[:, None] + columns.to(tl.int64)[None, :] * strides[3]
+
+
 @triton.jit(do_not_specialize=[*NOT_SPECIALISED, "n_splits", "keys_per_split"])
 def attention_decode_kernel(
     q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, seed_ptr, query_starts_ptr, key_starts_ptr, output_ptr, lse_ptr,
@@ -60,8 +67,7 @@ def attention_decode_kernel(
     queries = tl.where(in_group, rows % query_rows, query_rows)
     heads = key_head * group + rows // query_rows
     in_tile = in_group[:, None] & (columns < HEAD)[None, :]
-    q_rows = head_start(q_ptr, q_strides, (sequence,), heads, queries)
-    q = tl.load(q_rows[:, None] + columns.to(tl.int64)[None, :] * q_strides[3], mask=in_tile, other=0.0)
+    q = tl.load(group_pointers(q_ptr, q_strides, (sequence,), heads, queries, columns), mask=in_tile, other=0.0)
     stream = dropout_stream(seed_ptr, sequence * n_heads + heads)
 
     k_rows = HeadRows(k_ptr, k_strides, 0, key_rows)
@@ -103,12 +109,9 @@ def attention_decode_kernel(
     row_of_split = row * n_splits + split
     tl.store(lse_ptr + row_of_split, lse, mask=in_group)
     if SPLIT:
-        output_rows = output_ptr + row_of_split * HEAD
-        column_stride = 1
+        pointers = (output_ptr + row_of_split * HEAD)[:, None] + columns[None, :]
     else:
-        output_rows = head_start(output_ptr, output_strides, (sequence,), heads, queries)
-        column_stride = output_strides[3]
-    pointers = output_rows[:, None] + columns.to(tl.int64)[None, :] * column_stride
+        pointers = group_pointers(output_ptr, output_strides, (sequence,), heads, queries, columns)
     tl.store(pointers, output.to(output_ptr.dtype.element_ty), mask=in_tile)
 
 
