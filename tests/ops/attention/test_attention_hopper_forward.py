@@ -4,6 +4,7 @@ kind that it is right at every edge."""
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from typing import Any, cast
 
 import pytest
@@ -14,8 +15,9 @@ from specialisation import planned_launches
 import tilesmith as ts
 from tilesmith.ops import SPECS
 from tilesmith.ops.attention import forms
-from tilesmith.ops.attention.hopper import forward_plan
-from tilesmith.ops.attention.hopper.forward_plan import LEAST_LENGTH, LONG, HopperForward
+from tilesmith.ops.attention.hopper import forward_plan, forward_tiles
+from tilesmith.ops.attention.hopper.forward_plan import LEAST_LENGTH, HopperForward
+from tilesmith.ops.attention.hopper.forward_tiles import LONGEST, parts_of_head
 from tilesmith.ops.runtime import dispatch
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.runtime.plan import PlannedLaunch
@@ -49,21 +51,21 @@ class TestWhoComputes:
         "other",
         [
             {"dtype": torch.float32},
-            {"head": 256},
-            {"head": 32},
+            {"head": 264},
+            {"head": 16},
             {"head": 60},
             {"queries": LEAST_LENGTH - 1},
             {"keys": LEAST_LENGTH - 1},
             {"queries": 64, "keys": 64},
         ],
-        ids=["single-precision", "widest-heads", "narrowest-heads", "rows-of-no-whole-units", "few-queries", "few-keys",
+        ids=["single-precision", "wider-heads", "narrowest-heads", "rows-of-no-whole-units", "few-queries", "few-keys",
              "one-program-holds-all-scores"],
     )  # fmt: skip
     def test_others_do_for_the_rest(self, other: dict[str, Any]) -> None:
         assert KERNEL not in launches_for(**other)
 
-    @pytest.mark.parametrize("head", [40, 80, 96])
-    def test_heads_that_do_not_fill_their_block_are_taken(self, head: int) -> None:
+    @pytest.mark.parametrize("head", [24, 32, 40, 80, 96, 136, 160, 192, 224, 256])
+    def test_heads_of_all_sizes_are_taken(self, head: int) -> None:
         assert KERNEL in launches_for(head=head)
 
     @pytest.mark.parametrize("case", ["causal-64", "causal-128"])
@@ -114,8 +116,8 @@ class TestHowItIsLaunched:
         assert launches_for(case="full-64")[KERNEL].arguments["together"] == 1
 
     def test_long_blocks_come_first_where_programs_take_one_each(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(forward_plan, "register_use", lambda: RegisterUse.LEAST)
-        assert launches_for(case="causal-64", queries=LONG, keys=LONG)[KERNEL].arguments["together"] == 8 * 32
+        monkeypatch.setattr(forward_tiles, "register_use", lambda: RegisterUse.LEAST)
+        assert launches_for(case="causal-64", queries=LONGEST, keys=LONGEST)[KERNEL].arguments["together"] == 8 * 32
 
     @pytest.mark.parametrize(
         ("case", "length", "forms"),
@@ -126,9 +128,9 @@ class TestHowItIsLaunched:
             ("full-64", 1024, [(4, 64, True), (1, 128, True), (1, 128, True), (1, 128, True)]),
             ("causal-64", 2048, [(3, 128, True), (3, 128, True), (3, 128, True), (1, 128, True)]),
             ("full-64", 2048, [(3, 128, True), (3, 128, True), (3, 128, True), (1, 128, True)]),
-            ("causal-64", LONG, [(3, 128, False), (3, 128, False), (3, 128, True), (1, 128, True)]),
-            ("full-64", LONG, [(3, 128, False), (3, 128, False), (3, 128, True), (1, 128, True)]),
-            ("causal-128", LONG, [(2, 128, True)] * 4),
+            ("causal-64", LONGEST, [(3, 128, False), (3, 128, False), (3, 128, True), (1, 128, True)]),
+            ("full-64", LONGEST, [(3, 128, False), (3, 128, False), (3, 128, True), (1, 128, True)]),
+            ("causal-128", LONGEST, [(2, 128, True)] * 4),
             ("full-128", 512, [(2, 128, True)] * 4),
         ],
     )  # fmt: skip
@@ -137,10 +139,46 @@ class TestHowItIsLaunched:
     ) -> None:
         chosen = []
         for use in RegisterUse:
-            monkeypatch.setattr(forward_plan, "register_use", lambda use=use: use)
+            monkeypatch.setattr(forward_tiles, "register_use", lambda use=use: use)
             constants = launches_for(case=case, queries=length, keys=length)[KERNEL].config.constants()
             chosen.append((constants["GROUPS"], constants["BLOCK_KEYS"], constants["PERSISTENT"]))
         assert chosen == forms
+
+    @pytest.mark.parametrize(
+        ("head", "length", "tiles"),
+        [  # GROUPS, BLOCK_KEYS, STAGES and `resident`, with Triton 3.6, 3.7, 3.8 and 3.9
+            (32, 256, [(1, 64, 3, 4)] * 4),
+            (32, 2048, [(4, 64, 4, 1)] * 4),
+            (80, 256, [(1, 64, 2, 3)] * 4),
+            (80, 2048, [(1, 128, 2, 2)] * 4),
+            (96, 256, [(1, 64, 2, 3)] * 3 + [(1, 64, 2, 2)]),
+            (96, 2048, [(2, 128, 2, 1)] * 4),
+            (160, 256, [(2, 64, 2, 1)] * 4),
+            (160, 2048, [(2, 128, 2, 1)] * 3 + [(2, 64, 3, 1)]),
+            (192, 1024, [(2, 64, 2, 1)] * 4),
+            (192, 2048, [(2, 64, 3, 1)] * 4),
+            (256, 2048, [(2, 64, 2, 1)] * 3 + [(2, 32, 4, 1)]),
+        ],
+    )  # fmt: skip
+    def test_other_heads_have_the_fastest_tiles_that_do_not_spill(
+        self, head: int, length: int, tiles: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        chosen = []
+        for use in RegisterUse:
+            monkeypatch.setattr(forward_tiles, "register_use", lambda use=use: use)
+            config = asdict(launches_for(head=head, queries=length, keys=length)[KERNEL].config)
+            chosen.append(tuple(config[name] for name in ("GROUPS", "BLOCK_KEYS", "STAGES", "resident")))
+        assert chosen == tiles
+
+    @pytest.mark.parametrize(
+        ("head", "parts"),
+        [(24, (32, 0)), (40, (64, 0)), (64, (64, 0)), (72, (64, 16)), (96, (64, 32)), (104, (128, 0)), (136, (128, 16)),
+         (160, (128, 32)), (192, (128, 64)), (200, (256, 0))],
+    )  # fmt: skip
+    def test_a_head_is_computed_in_few_columns_more_than_it_has(self, head: int, parts: tuple[int, int]) -> None:
+        assert parts_of_head(head) == parts
+        constants = launches_for(head=head)[KERNEL].arguments
+        assert (constants["FIRST"], constants["REST"]) == parts
 
     def test_two_tiles_share_a_multiprocessor_where_larger_ones_need_one_more_wave(self) -> None:
         launches = launches_for(case="full-64", queries=2048, keys=2048, batch=1, key_heads=16, group=1)
@@ -175,33 +213,33 @@ class TestHowItIsLaunched:
 
 
 @pytest.mark.parametrize(
-    ("case", "length"),
+    ("head", "length"),
     [
-        ("causal-64", 2048),
-        ("causal-128", 256),
-        pytest.param("causal-128", 4096, marks=pytest.mark.slow),
-        pytest.param("causal-64", 256, marks=pytest.mark.slow),
-        pytest.param("causal-64", 1024, marks=pytest.mark.slow),
-        pytest.param("causal-64", LONG, marks=pytest.mark.slow),
+        (64, 2048), (128, 256), (96, 2048), (160, 256),
+        *(pytest.param(*slow, marks=pytest.mark.slow) for slow in (
+            (128, 4096), (64, 256), (64, 1024), (64, LONGEST), (32, 256), (32, 2048), (80, 256), (80, 2048), (96, 256),
+            (160, 2048), (192, 1024), (192, 2048), (256, 2048),
+        )),
     ],
-    ids=["64", "128-short", "128", "64-short", "64-middle", "64-longest"],
-)
-def test_products_and_exponentials_overlap_without_spilling(case: str, length: int) -> None:
+)  # fmt: skip
+def test_products_and_exponentials_overlap_without_spilling(head: int, length: int) -> None:
     """In every form that is chosen with this Triton. ptxas makes one product wait for the other where anything else
     touches their registers in between: then every one of them is followed by a wait of its own."""
-    launch = launches_for(case=case, queries=length, keys=length)[KERNEL]
-    constants = launch.config.constants()
+    launch = launches_for(head=head, queries=length, keys=length)[KERNEL]
+    constants, resident = launch.config.constants(), asdict(launch.config)["resident"]
     binary = compile_kernel(
         launch.kernel, Target.parse("cuda:90"), launch.arguments | constants, **launch.options()
     )  # fmt: skip
     assert binary.spill_bytes == 0
+    assert resident * (binary.shared_bytes + 1024) <= 228 * 1024
     instructions = re.findall(r"HGMMA|WARPGROUP\.DEPBAR\.LE gsb0, 0x\d|MUFU\.EX2", binary.assembly["sass"])
     waits = sum("DEPBAR" in one for one in instructions)
-    assert 0 < waits <= instructions.count("HGMMA") / 4
-    # Until no more than the sum is under way, then a thread's exponentials, half as many as keys, then for the sum:
-    # with keys that are checked, and with others.
+    assert 0 < waits <= 6 * constants["GROUPS"]  # the first scores, two in each of two loops, the last sum
+    # Until no more than the sum is under way, in both of its tiles, then a thread's exponentials, half as many as keys,
+    # then for the sum: with keys that are checked, and with others.
     exponentials = rf"(?:MUFU\.EX2 ){{{constants['BLOCK_KEYS'] // 2},}}"
-    overlap = rf"DEPBAR\.LE gsb0, 0x1 {exponentials}WARPGROUP\.DEPBAR\.LE gsb0, 0x0"
+    under_way = 2 if launch.arguments["REST"] else 1
+    overlap = rf"DEPBAR\.LE gsb0, 0x{under_way} {exponentials}WARPGROUP\.DEPBAR\.LE gsb0, 0x0"
     assert len(re.findall(overlap, " ".join(instructions))) == 2 * constants["GROUPS"]
 
 
@@ -214,7 +252,7 @@ SIZES = {  # batch, heads, key heads, queries, keys, head size
     "some-see-nothing": (2, 16, 16, 1539, 1027, 64),
     "narrower-heads": (2, 24, 24, 1100, 1100, 40),
     "longer": (1, 16, 8, 2050, 2050, 64),
-    "longest": (1, 8, 4, LONG + 4, LONG + 4, 64),
+    "longest": (1, 8, 4, LONGEST + 4, LONGEST + 4, 64),
     "wide-heads": (1, 2, 2, 1024, 1024, 128),
     "wide-a-row-more": (2, 2, 2, 1025, 1025, 128),
     "wide-a-row-less": (1, 2, 2, 1151, 1151, 128),
@@ -233,6 +271,19 @@ SIZES = {  # batch, heads, key heads, queries, keys, head size
     "short-wide-many-tiles": (8, 32, 8, 300, 300, 80),
     "short-wide-more-keys": (2, 4, 1, 130, 450, 112),
     "shortest-wide": (2, 4, 4, LEAST_LENGTH, 20, 128),
+    "narrow": (2, 8, 2, 1100, 1100, 32),
+    "short-narrow": (2, 8, 8, 70, 257, 24),
+    "two-tiles": (2, 6, 2, 1100, 1301, 72),
+    "two-tiles-many": (4, 20, 20, 1100, 1100, 96),
+    "two-tiles-short": (3, 16, 4, 300, 300, 96),
+    "two-tiles-shorter": (3, 16, 4, 90, 77, 72),
+    "two-tiles-wide": (2, 8, 4, 1100, 1100, 160),
+    "two-tiles-wide-more-keys": (1, 4, 2, 513, 1155, 136),
+    "two-tiles-wide-short": (3, 8, 8, 257, 130, 144),
+    "two-tiles-wider": (1, 4, 2, 2050, 2050, 192),
+    "two-tiles-wider-short": (2, 8, 2, 300, 300, 176),
+    "widest": (2, 6, 2, 1100, 1300, 256),
+    "widest-short": (2, 4, 4, 20, 40, 224),
 }
 
 

@@ -91,7 +91,15 @@ def test_keys_past_the_end_add_nothing_to_the_gradients(hopper_forms_at_any_size
 
 @pytest.mark.parametrize(
     ("is_causal", "queries", "keys", "head", "groups"),
-    [(True, 200, 200, 64, 1), (False, 70, 90, 80, 1), (True, 130, 300, 64, 3), (True, 300, 130, 128, 2)],
+    [
+        (True, 200, 200, 64, 1),
+        (False, 70, 90, 80, 1),
+        (True, 130, 300, 64, 3),
+        (True, 300, 130, 128, 2),
+        (True, 130, 150, 160, 2),
+        (False, 70, 90, 32, 1),
+        (True, 70, 70, 256, 2),
+    ],
 )
 def test_attention_forward_matches_torch(is_causal: bool, queries: int, keys: int, head: int, groups: int) -> None:
     """Of short sequences, by one warpgroup a program and by several."""

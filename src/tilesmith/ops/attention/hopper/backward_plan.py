@@ -123,7 +123,7 @@ class HopperBackward:
     def takes(self, task: Gradients) -> bool:
         """Return whether the kernel can compute the gradients: TMA must be able to read and write every tensor."""
         tensors = task.output, task.doutput, task.dq, task.dk, task.dv
-        return takes_plain_problem(task.problem) and task.problem.describable(*tensors)
+        return takes_plain_problem(task.problem, narrowest=64, widest=128) and task.problem.describable(*tensors)
 
     def suits(self, task: Gradients) -> bool:
         """Return whether sequences are long enough."""

@@ -1,7 +1,8 @@
 """The forward kernel on Hopper: same computation as `kernels/forward.py` (read that first).
 
-`forward_plan.py` says when this kernel runs and with which tiles: half precision, heads of 64 or 128, no bias, mask,
-window, softcap or dropout. Short sequences have programs of one warpgroup, several on a multiprocessor.
+`forward_plan.py` says when this kernel runs and with which tiles: half precision, no bias, mask, window, softcap or
+dropout. A head is one tile or two: `head_tiles.py`. Short sequences have programs of one warpgroup, several on a
+multiprocessor.
 
 In the portable kernel all warps do the same. While they compute exponentials the tensor cores idle, unless another
 program happens to multiply. Here warp specialisation overlaps the two. One producer warp loads keys and values by TMA
@@ -23,22 +24,26 @@ from typing import Any, NamedTuple
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma_wait
 
 from tilesmith.ops.attention.device.tiles import NOT_SPECIALISED
+from tilesmith.ops.attention.hopper.head_tiles import (
+    HeadTiles,
+    allocate_heads,
+    divided,
+    fetch_head,
+    finished,
+    form,
+    scaled,
+    start_scores,
+    start_sum,
+    store_output,
+)
 from tilesmith.ops.attention.hopper.softmax_weights import ROWS, added_apart, packed, spread, unpacked, weighed
 from tilesmith.ops.device.constants import LOG2_E
 from tilesmith.ops.device.hopper import GROUP_WARPS, barriers
-from tilesmith.toolchain.gluon import fetch, put
 
 FETCHING_REGISTERS = gl.constexpr(24)  # per thread of the producer; the consumers share the rest
-PLACES = gl.constexpr(2)  # buffers for queries: the producer loads the next tile while the consumers use this one
 
 
 class Sizes(NamedTuple):
@@ -56,9 +61,9 @@ class Sizes(NamedTuple):
 class Shared(NamedTuple):
     """The tiles in shared memory, and the mbarriers that signal each tile loaded or free."""
 
-    q_tiles: Any  # [PLACES · GROUPS, ROWS, HEAD]
-    k_tiles: Any  # [STAGES, BLOCK_KEYS, HEAD]
-    v_tiles: Any  # [STAGES, BLOCK_KEYS, HEAD]
+    q: HeadTiles  # [PLACES · GROUPS, ROWS, columns]
+    k: HeadTiles  # [STAGES, BLOCK_KEYS, columns]
+    v: HeadTiles  # [STAGES, BLOCK_KEYS, columns]
     q_ready: Any
     k_ready: Any
     v_ready: Any
@@ -68,19 +73,19 @@ class Shared(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """The arguments of the producer warp. q, k and v are descriptors."""
+    """The arguments of the producer warp: descriptors of q, k and v, and where the tiles go."""
 
-    q: Any
-    k: Any
-    v: Any
+    q: HeadTiles
+    k: HeadTiles
+    v: HeadTiles
     shared: Any
     sizes: Any
 
 
 class Attended(NamedTuple):
-    """The arguments of the consumer warpgroups. The output is a descriptor."""
+    """The arguments of the consumer warpgroups. The output is described."""
 
-    output: Any
+    output: HeadTiles
     lse_ptr: Any
     shared: Any
     sizes: Any
@@ -89,14 +94,19 @@ class Attended(NamedTuple):
 
 @gluon.jit(do_not_specialize=(*NOT_SPECIALISED, "n_tiles", "together"))
 def attention_hopper_forward_kernel(
-    q, k, v, output, lse_ptr, n_heads, group, query_rows, key_rows, right, n_tiles, together, scale,
-    HEAD: gl.constexpr, GROUPS: gl.constexpr, REGISTERS: gl.constexpr, BLOCK_KEYS: gl.constexpr,
-    STAGES: gl.constexpr, PERSISTENT: gl.constexpr,
+    q_first, q_rest, k_first, k_rest, v_first, v_rest, output_first, output_rest, lse_ptr,
+    n_heads, group, query_rows, key_rows, right, n_tiles, together, scale,
+    FIRST: gl.constexpr, REST: gl.constexpr, PLACES: gl.constexpr, GROUPS: gl.constexpr, REGISTERS: gl.constexpr,
+    BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr, PERSISTENT: gl.constexpr,
 ):  # fmt: skip
-    """Compute output and lse. q and output are descriptors of ROWS queries, k and v of BLOCK_KEYS keys."""
-    q_tiles = gl.allocate_shared_memory(q.dtype, [PLACES * GROUPS, 1, 1, ROWS, HEAD], q.layout)
-    k_tiles = gl.allocate_shared_memory(k.dtype, [STAGES, 1, 1, BLOCK_KEYS, HEAD], k.layout)
-    v_tiles = gl.allocate_shared_memory(v.dtype, [STAGES, 1, 1, BLOCK_KEYS, HEAD], v.layout)
+    """Compute output and lse. q and output are descriptors of ROWS queries, k and v of BLOCK_KEYS keys.
+
+    There are PLACES buffers for queries: with two the producer loads the next tile while the consumers use this one.
+    """
+    FORM: gl.constexpr = form(FIRST, REST, PLACES, GROUPS, BLOCK_KEYS, STAGES, PERSISTENT)
+    q_tiles = allocate_heads(q_first, q_rest, PLACES * GROUPS, ROWS, FORM)
+    k_tiles = allocate_heads(k_first, k_rest, STAGES, BLOCK_KEYS, FORM)
+    v_tiles = allocate_heads(v_first, v_rest, STAGES, BLOCK_KEYS, FORM)
     q_ready = barriers(PLACES * GROUPS, 1)
     q_free = barriers(PLACES * GROUPS, 1)
     k_ready = barriers(STAGES, 1)
@@ -106,15 +116,17 @@ def attention_hopper_forward_kernel(
     fence_async_shared()
     shared = Shared(q_tiles, k_tiles, v_tiles, q_ready, k_ready, v_ready, q_free, k_free, v_free)
     sizes = Sizes(n_heads, group, query_rows, key_rows, right, n_tiles, together)
-    fetched = Fetched(q, k, v, shared, sizes)
-    attended = Attended(output, lse_ptr, shared, sizes, scale)
+    fetched = Fetched(
+        HeadTiles(q_first, q_rest), HeadTiles(k_first, k_rest), HeadTiles(v_first, v_rest), shared, sizes
+    )  # fmt: skip
+    attended = Attended(HeadTiles(output_first, output_rest), lse_ptr, shared, sizes, scale)
     gl.static_assert(GROUPS >= 1 and GROUPS <= 4)
     gl.static_assert(STAGES >= 2)  # a warpgroup frees the values of a block after those of the next one have come
     if GROUPS == 1:
         gl.warp_specialize(
             [
-                (attend, (attended, HEAD, GROUPS, BLOCK_KEYS, STAGES, PERSISTENT, 0)),
-                (fetch_tiles, (fetched, HEAD, GROUPS, BLOCK_KEYS, STAGES, PERSISTENT)),
+                (attend, (attended, FORM, 0)),
+                (fetch_tiles, (fetched, FORM)),
             ],
             [1],
             [FETCHING_REGISTERS],
@@ -122,9 +134,9 @@ def attention_hopper_forward_kernel(
     elif GROUPS == 2:
         gl.warp_specialize(
             [
-                (attend, (attended, HEAD, GROUPS, BLOCK_KEYS, STAGES, PERSISTENT, 0)),
-                (attend, (attended, HEAD, GROUPS, BLOCK_KEYS, STAGES, PERSISTENT, 1)),
-                (fetch_tiles, (fetched, HEAD, GROUPS, BLOCK_KEYS, STAGES, PERSISTENT)),
+                (attend, (attended, FORM, 0)),
+                (attend, (attended, FORM, 1)),
+                (fetch_tiles, (fetched, FORM)),
             ],
             [GROUP_WARPS, 1],
             [REGISTERS, FETCHING_REGISTERS],
@@ -132,10 +144,10 @@ def attention_hopper_forward_kernel(
     elif GROUPS == 3:
         gl.warp_specialize(
             [
-                (attend, (attended, HEAD, GROUPS, BLOCK_KEYS, STAGES, PERSISTENT, 0)),
-                (attend, (attended, HEAD, GROUPS, BLOCK_KEYS, STAGES, PERSISTENT, 1)),
-                (attend, (attended, HEAD, GROUPS, BLOCK_KEYS, STAGES, PERSISTENT, 2)),
-                (fetch_tiles, (fetched, HEAD, GROUPS, BLOCK_KEYS, STAGES, PERSISTENT)),
+                (attend, (attended, FORM, 0)),
+                (attend, (attended, FORM, 1)),
+                (attend, (attended, FORM, 2)),
+                (fetch_tiles, (fetched, FORM)),
             ],
             [GROUP_WARPS, GROUP_WARPS, 1],
             [REGISTERS, REGISTERS, FETCHING_REGISTERS],
@@ -143,11 +155,11 @@ def attention_hopper_forward_kernel(
     else:
         gl.warp_specialize(
             [
-                (attend, (attended, HEAD, GROUPS, BLOCK_KEYS, STAGES, PERSISTENT, 0)),
-                (attend, (attended, HEAD, GROUPS, BLOCK_KEYS, STAGES, PERSISTENT, 1)),
-                (attend, (attended, HEAD, GROUPS, BLOCK_KEYS, STAGES, PERSISTENT, 2)),
-                (attend, (attended, HEAD, GROUPS, BLOCK_KEYS, STAGES, PERSISTENT, 3)),
-                (fetch_tiles, (fetched, HEAD, GROUPS, BLOCK_KEYS, STAGES, PERSISTENT)),
+                (attend, (attended, FORM, 0)),
+                (attend, (attended, FORM, 1)),
+                (attend, (attended, FORM, 2)),
+                (attend, (attended, FORM, 3)),
+                (fetch_tiles, (fetched, FORM)),
             ],
             [GROUP_WARPS, GROUP_WARPS, GROUP_WARPS, 1],
             [REGISTERS, REGISTERS, REGISTERS, FETCHING_REGISTERS],
@@ -181,73 +193,68 @@ def blocks_seen(start, sizes, N_ROWS: gl.constexpr, BLOCK_KEYS: gl.constexpr):
 
 
 @gluon.jit
-def fetch_tiles(
-    given, HEAD: gl.constexpr, GROUPS: gl.constexpr, BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr,
-    PERSISTENT: gl.constexpr,
-):  # fmt: skip
+def fetch_tiles(given, FORM: gl.constexpr):
     """Run the producer warp: load every tile of this program."""
-    if PERSISTENT:
+    if FORM.PERSISTENT:
         fetched = 0
         for tile in range(gl.program_id(0), given.sizes.n_tiles, gl.num_programs(0)):
             turn = tile // gl.num_programs(0)
-            fetched = fetch_for(tile, turn, fetched, given, HEAD, GROUPS, BLOCK_KEYS, STAGES)
+            fetched = fetch_for(tile, turn, fetched, given, FORM)
     else:
-        fetch_for(gl.program_id(0), 0, 0, given, HEAD, GROUPS, BLOCK_KEYS, STAGES)
+        fetch_for(gl.program_id(0), 0, 0, given, FORM)
 
 
 @gluon.jit
-def fetch_for(
-    tile, turn, fetched, given,
-    HEAD: gl.constexpr, GROUPS: gl.constexpr, BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr,
-):  # fmt: skip
+def fetch_for(tile, turn, fetched, given, FORM: gl.constexpr):
     """Load the queries of a tile, then keys and values from the last block to the first. Returns the blocks so far."""
+    GROUPS: gl.constexpr = FORM.GROUPS
+    BLOCK_KEYS: gl.constexpr = FORM.BLOCK_KEYS
     shared, sizes = given.shared, given.sizes
     sequence, head, start = place_of_tile(tile, sizes, GROUPS)
     _, n_blocks = blocks_seen(start, sizes, GROUPS * ROWS, BLOCK_KEYS)
     for part in gl.static_range(GROUPS):
-        place = turn % PLACES * GROUPS + part
-        mbarrier.wait(shared.q_free.index(place), (turn // PLACES + 1) % 2)
-        mbarrier.expect(shared.q_ready.index(place), ROWS * HEAD * 2)
-        corner = [sequence, head, start + part * ROWS, 0]
-        fetch(given.q, corner, shared.q_ready.index(place), shared.q_tiles.index(place))
+        place = turn % FORM.PLACES * GROUPS + part
+        mbarrier.wait(shared.q_free.index(place), (turn // FORM.PLACES + 1) % 2)
+        query, ready = start + part * ROWS, shared.q_ready.index(place)
+        fetch_head(given.q, sequence, head, query, ready, shared.q, place, ROWS, FORM)
     for i in range(n_blocks):
-        slot = (fetched + i) % STAGES
-        emptied = ((fetched + i) // STAGES + 1) % 2  # phase of the round before: at first every slot is free
-        corner = [sequence, head // sizes.group, (n_blocks - 1 - i) * BLOCK_KEYS, 0]
+        slot = (fetched + i) % FORM.STAGES
+        emptied = ((fetched + i) // FORM.STAGES + 1) % 2  # phase of the round before: at first every slot is free
+        key_head, key = head // sizes.group, (n_blocks - 1 - i) * BLOCK_KEYS
         mbarrier.wait(shared.k_free.index(slot), emptied)
-        mbarrier.expect(shared.k_ready.index(slot), BLOCK_KEYS * HEAD * 2)
-        fetch(given.k, corner, shared.k_ready.index(slot), shared.k_tiles.index(slot))
+        ready = shared.k_ready.index(slot)
+        fetch_head(given.k, sequence, key_head, key, ready, shared.k, slot, BLOCK_KEYS, FORM)
         mbarrier.wait(shared.v_free.index(slot), emptied)
-        mbarrier.expect(shared.v_ready.index(slot), BLOCK_KEYS * HEAD * 2)
-        fetch(given.v, corner, shared.v_ready.index(slot), shared.v_tiles.index(slot))
+        ready = shared.v_ready.index(slot)
+        fetch_head(given.v, sequence, key_head, key, ready, shared.v, slot, BLOCK_KEYS, FORM)
     return fetched + n_blocks
 
 
 @gluon.jit
-def attend(
-    given, HEAD: gl.constexpr, GROUPS: gl.constexpr, BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr,
-    PERSISTENT: gl.constexpr, PART: gl.constexpr,
-):  # fmt: skip
+def attend(given, FORM: gl.constexpr, PART: gl.constexpr):
     """Run a consumer warpgroup: compute its part of every tile of this program."""
-    if PERSISTENT:
+    if FORM.PERSISTENT:
         passed = 0
         for tile in range(gl.program_id(0), given.sizes.n_tiles, gl.num_programs(0)):
             turn = tile // gl.num_programs(0)
-            passed = attend_tile(tile, turn, passed, given, HEAD, GROUPS, BLOCK_KEYS, STAGES, PART)
+            passed = attend_tile(tile, turn, passed, given, FORM, PART)
     else:
-        attend_tile(gl.program_id(0), 0, 0, given, HEAD, GROUPS, BLOCK_KEYS, STAGES, PART)
+        attend_tile(gl.program_id(0), 0, 0, given, FORM, PART)
 
 
 @gluon.jit
-def attend_tile(
-    tile, turn, passed, given,
-    HEAD: gl.constexpr, GROUPS: gl.constexpr, BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr,
-    PART: gl.constexpr,
-):  # fmt: skip
+def attend_tile(tile, turn, passed, given, FORM: gl.constexpr, PART: gl.constexpr):
     """Compute output and lse of the warpgroup's queries of a tile. Returns the blocks of keys so far."""
+    FIRST: gl.constexpr = FORM.FIRST
+    REST: gl.constexpr = FORM.REST or FIRST
+    GROUPS: gl.constexpr = FORM.GROUPS
+    BLOCK_KEYS: gl.constexpr = FORM.BLOCK_KEYS
+    STAGES: gl.constexpr = FORM.STAGES
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [GROUP_WARPS, 1], [16, BLOCK_KEYS, 16])
-    OUTPUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [GROUP_WARPS, 1], [16, HEAD, 16])
+    OUTPUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [GROUP_WARPS, 1], [16, FIRST, 16])
+    OUTPUT_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [GROUP_WARPS, 1], [16, REST, 16])
     shared, sizes = given.shared, given.sizes
+    DTYPE: gl.constexpr = shared.k.first.dtype
     factor = given.scale * LOG2_E
     sequence, head, start = place_of_tile(tile, sizes, GROUPS)
     _, n_blocks = blocks_seen(start, sizes, GROUPS * ROWS, BLOCK_KEYS)
@@ -259,10 +266,10 @@ def attend_tile(
     largest = gl.full([ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, SCORES))  # [ROWS]
     # [ROWS, LANES]: each thread has its own sum.
     total = added_apart(spread(gl.zeros([ROWS, BLOCK_KEYS], gl.float32, SCORES), BLOCK_KEYS))
-    output = gl.zeros([ROWS, HEAD], gl.float32, OUTPUT)  # [ROWS, HEAD]
-    place = turn % PLACES * GROUPS + PART
-    mbarrier.wait(shared.q_ready.index(place), turn // PLACES % 2)
-    q = shared.q_tiles.index(place).reshape([ROWS, HEAD])  # [ROWS, HEAD] in shared memory
+    output = gl.zeros([ROWS, FIRST], gl.float32, OUTPUT)  # [ROWS, FIRST]
+    rest = gl.zeros([ROWS, REST], gl.float32, OUTPUT_REST)  # [ROWS, REST]
+    place = turn % FORM.PLACES * GROUPS + PART
+    mbarrier.wait(shared.q_ready.index(place), turn // FORM.PLACES % 2)
     for i in range(passed, passed + n_blocks - own_blocks):  # blocks that only other warpgroups see
         mbarrier.wait(shared.k_ready.index(i % STAGES), i // STAGES % 2)
         mbarrier.arrive(shared.k_free.index(i % STAGES), count=1)
@@ -272,13 +279,13 @@ def attend_tile(
     if own_blocks > 0:
         first = passed - own_blocks
         mbarrier.wait(shared.k_ready.index(first % STAGES), first // STAGES % 2)
-        scores = start_scores(q, shared.k_tiles, first, SCORES, HEAD, BLOCK_KEYS, STAGES)
+        scores = start_scores(shared.q, place, shared.k, first, SCORES, FORM)
         products = warpgroup_mma_wait(0, deps=[scores])  # [ROWS, BLOCK_KEYS]
         mbarrier.arrive(shared.k_free.index(first % STAGES), count=1)
         new, _unused, largest, total = weighed(
             products, largest, total, factor, (own_blocks - 1) * BLOCK_KEYS, last_seen, SCORES, BLOCK_KEYS, True
         )  # fmt: skip
-        weights = packed(new, q.dtype, BLOCK_KEYS)  # [ROWS, BLOCK_KEYS / 2] words of two
+        weights = packed(new, DTYPE, BLOCK_KEYS)  # [ROWS, BLOCK_KEYS / 2] words of two
         mbarrier.wait(shared.v_ready.index(first % STAGES), first // STAGES % 2)
         # From the last block to the first. Blocks that some query sees only in part come first; only these are masked.
         for checked in gl.static_range(2):
@@ -286,9 +293,9 @@ def attend_tile(
             end = passed - whole if checked == 0 else passed
             for i in range(begin, end):
                 mbarrier.wait(shared.k_ready.index(i % STAGES), i // STAGES % 2)
-                scores = start_scores(q, shared.k_tiles, i, SCORES, HEAD, BLOCK_KEYS, STAGES)
-                sums = start_sum(weights, shared.v_tiles, output, i - 1, OUTPUT, HEAD, BLOCK_KEYS, STAGES)
-                products = warpgroup_mma_wait(1, deps=[scores])  # [ROWS, BLOCK_KEYS]
+                scores = start_scores(shared.q, place, shared.k, i, SCORES, FORM)
+                output, rest = start_sum(unpacked(weights, DTYPE, BLOCK_KEYS), shared.v, output, rest, i - 1, FORM)
+                products = warpgroup_mma_wait(2 if FORM.REST else 1, deps=[scores])  # [ROWS, BLOCK_KEYS]
                 mbarrier.arrive(shared.k_free.index(i % STAGES), count=1)
                 new, shrink, largest, total = weighed(
                     products, largest, total, factor, (passed - 1 - i) * BLOCK_KEYS, last_seen,
@@ -296,12 +303,12 @@ def attend_tile(
                 )  # fmt: skip
                 # This wait also keeps ptxas from moving the exponentials behind the next wait.
                 mbarrier.wait(shared.v_ready.index(i % STAGES), i // STAGES % 2)
-                output = warpgroup_mma_wait(0, deps=[sums])  # [ROWS, HEAD]
+                output, rest = finished(output, rest, FORM)
                 mbarrier.arrive(shared.v_free.index((i - 1) % STAGES), count=1)
-                output = output * gl.convert_layout(shrink, gl.SliceLayout(1, OUTPUT))[:, None]
-                weights = packed(new, q.dtype, BLOCK_KEYS)  # replaces the last weights, which wgmma reads until here
-        sums = start_sum(weights, shared.v_tiles, output, passed - 1, OUTPUT, HEAD, BLOCK_KEYS, STAGES)
-        output = warpgroup_mma_wait(0, deps=[sums])
+                output, rest = scaled(output, rest, shrink, FORM)
+                weights = packed(new, DTYPE, BLOCK_KEYS)  # replaces the last weights, which wgmma reads until here
+        output, rest = start_sum(unpacked(weights, DTYPE, BLOCK_KEYS), shared.v, output, rest, passed - 1, FORM)
+        output, rest = finished(output, rest, FORM)
         mbarrier.arrive(shared.v_free.index((passed - 1) % STAGES), count=1)
 
     all_weights = gl.convert_layout(gl.sum(total, 1), gl.SliceLayout(1, SCORES))  # [ROWS], as lse
@@ -309,33 +316,7 @@ def attend_tile(
     lse = gl.where(sees_nothing, float("inf"), largest + gl.log2(all_weights))
     lse_start = (gl.cast(sequence, gl.int64) * sizes.n_heads + head) * sizes.query_rows
     gl.store(given.lse_ptr + lse_start + rows, lse, mask=rows < sizes.query_rows)
-    all_weights = gl.convert_layout(gl.where(sees_nothing, 1.0, all_weights), gl.SliceLayout(1, OUTPUT))
-    # The output goes through the buffer of the queries, which are no longer needed.
-    q.store((output / all_weights[:, None]).to(shared.k_tiles.dtype))
-    fence_async_shared()
-    put(given.output, [sequence, head, start, 0], shared.q_tiles.index(place))
-    tma.store_wait(0)
+    output, rest = divided(output, rest, gl.where(sees_nothing, 1.0, all_weights), FORM)
+    store_output(given.output, sequence, head, start, output, rest, shared.q, place, FORM)
     mbarrier.arrive(shared.q_free.index(place), count=1)
     return passed
-
-
-@gluon.jit
-def start_scores(
-    q, k_tiles, i, SCORES: gl.constexpr, HEAD: gl.constexpr, BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr
-):  # fmt: skip
-    """Start the products with the i-th block of keys."""
-    zeros = gl.zeros([ROWS, BLOCK_KEYS], gl.float32, SCORES)
-    k = k_tiles.index(i % STAGES).reshape([BLOCK_KEYS, HEAD])  # [BLOCK_KEYS, HEAD] in shared memory
-    return warpgroup_mma(q, k.permute([1, 0]), zeros, use_acc=False, is_async=True)  # [ROWS, BLOCK_KEYS]
-
-
-@gluon.jit
-def start_sum(
-    weights, v_tiles, output, i,
-    OUTPUT: gl.constexpr, HEAD: gl.constexpr, BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr,
-):  # fmt: skip
-    """Start adding the weighted values of the i-th block to the output."""
-    v = v_tiles.index(i % STAGES).reshape([BLOCK_KEYS, HEAD])  # [BLOCK_KEYS, HEAD] in shared memory
-    # [ROWS, BLOCK_KEYS]
-    operand = gl.convert_layout(unpacked(weights, v.dtype, BLOCK_KEYS), gl.DotOperandLayout(0, OUTPUT, 2))
-    return warpgroup_mma(operand, v, output, is_async=True)  # [ROWS, HEAD]

@@ -7,12 +7,13 @@ from tilesmith.ops.attention.reference import UNBOUNDED
 from tilesmith.ops.device.hopper import runs_on_hopper
 
 
-def takes_plain_problem(problem: Problem) -> bool:
-    """Return whether this is dense attention without extras, in half precision, with heads of 64 or 128, on Hopper.
+def takes_plain_problem(problem: Problem, narrowest: int, widest: int) -> bool:
+    """Return whether this is dense attention without extras, in half precision, on Hopper, with heads in
+    blocks of `narrowest` to `widest` columns.
 
     A causal mask is allowed. A grid, packed sequences, and a limit on keys to the left are not.
     """
     if not runs_on_hopper(problem.plan):
         return False
     plain = problem.is_plain and not problem.packed and problem.per_member is None and problem.left == UNBOUNDED
-    return plain and problem.head_block in (64, 128) and problem.q.element_bytes == 2
+    return plain and narrowest <= problem.head_block <= widest and problem.q.element_bytes == 2
