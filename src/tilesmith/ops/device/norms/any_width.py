@@ -188,6 +188,7 @@ def can_hold_rows(problem: GradientProblem) -> bool:
 # 118; layer_norm 6096×11008 136 and 121.
 WIDE = (_Wide(12288, 16, 3), _Wide(16384, 8, 1))
 WIDE_CENTRED = (_Wide(12288, 8, 3),)
+WIDEST_CENTRED_ODD = 10240  # columns: layer_norm in bf16 9000×12289 337 µs, 243 by a team; 9000×9219 145
 
 
 @dataclass(frozen=True)
@@ -208,6 +209,8 @@ class AnyWidthBackward:
         if self.centre and not has_edges(problem.walk) and 5120 < columns < 8192:
             return None
         if self.centre and problem.reads_dsum and columns > WIDEST_TILE:  # its addresses spill
+            return None
+        if self.centre and has_edges(problem.walk) and columns > WIDEST_CENTRED_ODD:
             return None
         warps, stages = fewest_warps(columns, element_bytes, 40, 8), 3
         if problem.walk.rows <= FEW_ROWS_BACKWARD * problem.plan.multiprocessors:
