@@ -172,7 +172,7 @@ class TestHowItIsLaunched:
 
     @pytest.mark.parametrize(
         ("head", "parts"),
-        [(24, (32, 0)), (40, (64, 0)), (64, (64, 0)), (72, (64, 16)), (96, (64, 32)), (104, (128, 0)), (136, (128, 16)),
+        [(24, (32, 0)), (40, (64, 0)), (64, (64, 0)), (72, (128, 0)), (80, (64, 16)), (96, (64, 32)), (104, (128, 0)), (136, (128, 16)),
          (160, (128, 32)), (192, (128, 64)), (200, (256, 0))],
     )  # fmt: skip
     def test_a_head_is_computed_in_few_columns_more_than_it_has(self, head: int, parts: tuple[int, int]) -> None:
@@ -273,10 +273,10 @@ SIZES = {  # batch, heads, key heads, queries, keys, head size
     "shortest-wide": (2, 4, 4, LEAST_LENGTH, 20, 128),
     "narrow": (2, 8, 2, 1100, 1100, 32),
     "short-narrow": (2, 8, 8, 70, 257, 24),
-    "two-tiles": (2, 6, 2, 1100, 1301, 72),
+    "two-tiles": (2, 6, 2, 1100, 1301, 80),
     "two-tiles-many": (4, 20, 20, 1100, 1100, 96),
     "two-tiles-short": (3, 16, 4, 300, 300, 96),
-    "two-tiles-shorter": (3, 16, 4, 90, 77, 72),
+    "two-tiles-shorter": (3, 16, 4, 90, 77, 80),
     "two-tiles-wide": (2, 8, 4, 1100, 1100, 160),
     "two-tiles-wide-more-keys": (1, 4, 2, 513, 1155, 136),
     "two-tiles-wide-short": (3, 8, 8, 257, 130, 144),
