@@ -172,8 +172,8 @@ class TestHowItIsLaunched:
 
     @pytest.mark.parametrize(
         ("head", "parts"),
-        [(24, (32, 0)), (40, (64, 0)), (64, (64, 0)), (72, (128, 0)), (80, (64, 16)), (96, (64, 32)), (104, (128, 0)), (136, (128, 16)),
-         (160, (128, 32)), (192, (128, 64)), (200, (256, 0))],
+        [(24, (32, 0)), (40, (64, 0)), (64, (64, 0)), (72, (128, 0)), (80, (64, 16)), (96, (64, 32)), (104, (128, 0)),
+         (136, (128, 16)), (160, (128, 32)), (192, (128, 64)), (200, (256, 0))],
     )  # fmt: skip
     def test_a_head_is_computed_in_few_columns_more_than_it_has(self, head: int, parts: tuple[int, int]) -> None:
         assert parts_of_head(head) == parts

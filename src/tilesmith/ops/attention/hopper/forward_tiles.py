@@ -59,7 +59,8 @@ def parts_of_head(head_size: int) -> tuple[int, int]:
 
     Heads of 48 in tiles of 32 + 16 are no faster than in one of 64: b4 h16 s4096 causal 313 µs and 302. Where rows are
     no multiple of 32 bytes, two tiles lose too: with heads of 72 and tiles of 1×128, b50 h32 s512 full took 469 µs
-    (cuDNN 375), and b7 h20 s16384 causal 17.9 ms (14.4). In one tile with 2×128 such heads were even with cuDNN.
+    (cuDNN 375), and b7 h20 s16384 causal 17.9 ms (14.4). In one tile with 2×128 such heads were even with cuDNN. Heads
+    of 136, 152, 168 and 184 have such rows too; they were not timed.
     """
     if head_size > 192:
         return 256, 0
@@ -67,13 +68,13 @@ def parts_of_head(head_size: int) -> tuple[int, int]:
     return first, next(columns for columns in (0, 16, 32, 64) if head_size - first <= columns)
 
 
-Shapes = Mapping[HopperForwardConfig, float]
-"""Tiles, and how fast each is where it fills the GPU, relative to the fastest."""
+Speeds = Mapping[HopperForwardConfig, float]
+"""How fast tiles are where they fill the GPU, relative to the fastest."""
 
 LEAST_WIDE, LEAST_NARROW = 512, 1024
-"""From so many tokens on, heads of more than 96 columns, and of fewer, are computed by larger programs."""
+"""Sequences of fewer tokens are short: with heads of more than 96 columns, and of up to 96."""
 LONG, LONGEST = 2048, 4096
-"""Heads of 64 use one program per tile from 4,096 tokens on. Measured: 2,048, where persistent is faster, and 8,192."""
+"""From 4,096 tokens on heads of 64 use one program per tile. Measured: 2,048, where persistent is faster, and 8,192."""
 
 
 def fastest_tiles(problem: Problem) -> HopperForwardConfig:
@@ -84,8 +85,8 @@ def fastest_tiles(problem: Problem) -> HopperForwardConfig:
         return _for_wide_heads(columns, shorter)
     if shorter < (LEAST_WIDE if columns > 96 else LEAST_NARROW):
         return _for_short_sequences(columns)
-    fastest = _for_long_sequences(columns, problem.queries >= LONG, shorter >= LONGEST)
-    return min(fastest, key=lambda config: _rows_in_turn(problem, config) / fastest[config])
+    speeds = _for_long_sequences(columns, problem.queries >= LONG, shorter >= LONGEST)
+    return min(speeds, key=lambda config: _rows_in_turn(problem, config) / speeds[config])
 
 
 def _for_short_sequences(columns: int) -> HopperForwardConfig:
@@ -121,8 +122,8 @@ def _for_short_sequences(columns: int) -> HopperForwardConfig:
     return HopperForwardConfig(GROUPS=1, BLOCK_KEYS=64, STAGES=3, resident=3 if columns == 64 else 4)
 
 
-def _for_long_sequences(columns: int, is_long: bool, is_longest: bool) -> Shapes:
-    """Return the tiles that are fast for sequences of some length, with heads of up to 128 columns.
+def _for_long_sequences(columns: int, is_long: bool, is_longest: bool) -> Speeds:
+    """Return tiles for long sequences with heads of up to 128 columns, and their speeds.
 
     TFLOP/s of heads of 64 with GROUPS×BLOCK_KEYS, measured with Triton 3.6. "each": one program per tile. Two figures
     are of two runs:
@@ -168,13 +169,13 @@ def _for_long_sequences(columns: int, is_long: bool, is_longest: bool) -> Shapes
         four_share = HopperForwardConfig(GROUPS=1, BLOCK_KEYS=64, STAGES=3, resident=4)
         return {HopperForwardConfig(GROUPS=4, BLOCK_KEYS=64): 1.0, four_share: 0.95}
     use = register_use()
-    fastest = {two_share: 0.95, HopperForwardConfig(GROUPS=2, BLOCK_KEYS=128): 0.92}
+    speeds = {two_share: 0.95, HopperForwardConfig(GROUPS=2, BLOCK_KEYS=128): 0.92}
     if use < RegisterUse.MOST:
         each = is_longest and use < RegisterUse.MORE
-        fastest[HopperForwardConfig(GROUPS=3, BLOCK_KEYS=128, PERSISTENT=not each)] = 1.0 if is_long else 0.96
+        speeds[HopperForwardConfig(GROUPS=3, BLOCK_KEYS=128, PERSISTENT=not each)] = 1.0 if is_long else 0.96
     if use < RegisterUse.LESS:
-        fastest[HopperForwardConfig(GROUPS=4, BLOCK_KEYS=64)] = 0.96 if is_long else 1.0
-    return fastest
+        speeds[HopperForwardConfig(GROUPS=4, BLOCK_KEYS=64)] = 0.96 if is_long else 1.0
+    return speeds
 
 
 def _for_wide_heads(columns: int, shorter: int) -> HopperForwardConfig:
