@@ -181,13 +181,18 @@ def test_a_folder_that_python_cannot_run_is_refused(tmp_path: Path, monkeypatch:
     assert "plain_folder is not a file, nor a module" in result.stderr
 
 
+def script_with_loop(folder: Path, condition: str, step: int) -> tuple[Path, int]:
+    """Return a script whose kernel has this loop, and the loop's line."""
+    script = folder / "endless.py"
+    before, after = (KERNEL % 0).split("    mask =", 1)
+    script.write_text(f"{before}    while {condition}:\n        places += {step}\n    mask ={after}")
+    return script, before.count("\n") + 1
+
+
 @FORKED
 def test_a_loop_that_changes_nothing_is_named(tmp_path: Path) -> None:
-    script = tmp_path / "endless.py"
-    loop = "    while tl.program_id(0) < 1:\n        places += 1\n"
-    script.write_text((KERNEL % 0).replace("    mask =", loop + "    mask ="))
+    script, line = script_with_loop(tmp_path, "tl.program_id(0) < 1", 1)
     result = run(script)
-    line = script.read_text()[: script.read_text().index("while")].count("\n") + 1
     assert result.exit_code == 1
     assert f"endless.py:{line}" in result.output
     assert "this loop never ends" in result.output
@@ -195,13 +200,10 @@ def test_a_loop_that_changes_nothing_is_named(tmp_path: Path) -> None:
 
 @FORKED
 def test_a_kernel_that_never_ends_is_named(tmp_path: Path) -> None:
-    script = tmp_path / "endless.py"
-    loop = "    while tl.max(places, 0) != -1:\n        places += 2\n"
-    script.write_text((KERNEL % 0).replace("    mask =", loop + "    mask ="))
+    script, line = script_with_loop(tmp_path, "tl.max(places, 0) != -1", 2)
     result = run(script, "--timeout", 2)
-    lines = [script.read_text()[: script.read_text().index(text)].count("\n") + 1 for text in ("while", "+= 2")]
     assert result.exit_code == 1
-    named = [f"after 2 s in kernel shift_kernel (endless.py:{line}) and was stopped" for line in lines]
+    named = [f"after 2 s in kernel shift_kernel (endless.py:{one}) and was stopped" for one in (line, line + 1)]
     assert any(one in result.stderr for one in named), result.stderr
 
 
