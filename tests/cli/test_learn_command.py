@@ -165,7 +165,9 @@ def test_reset_restores_the_starter(file: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("start", "nothing"), "no exercise is called 'nothing'"),
+        (("start", "@"), "no exercise is called '@'; `tilesmith learn list` shows them"),
+        (("check", "vector_add.py"), "'vector_add.py'; did you mean vector-add?"),
+        (("quiz", "Transpose"), "did you mean transpose-"),
         (("check",), "begin with `tilesmith learn start vector-add`"),
         (("check", "masks"), "`tilesmith learn start masks` creates it"),
         (("list", "--exercises", "nowhere"), "this folder of exercises does not exist"),
@@ -176,6 +178,13 @@ def test_wrong_usage_is_one_line(here: Path, arguments: tuple[str, ...], said: s
     assert result.exit_code == 2
     assert said in result.output
     assert len(result.output.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["start", "check", "show", "hint", "quiz", "solution", "reset", "watch", "verify"])
+def test_misspelt_exercise_gets_a_suggestion(here: Path, command: str) -> None:
+    result = run(command, "vector-ad")
+    assert result.exit_code == 2
+    assert "no exercise is called 'vector-ad'; did you mean vector-add?" in result.output
 
 
 def test_damaged_progress_is_a_note(file: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 from tilesmith.workshop.course.exercise import Exercise, ExerciseError
@@ -28,7 +29,9 @@ class Catalogue(Mapping[str, Exercise]):
         try:
             return self._exercises[key]
         except KeyError:
-            raise ExerciseError(f"no exercise is called {key!r}; `tilesmith learn list` shows them") from None
+            close = get_close_matches(Path(key).stem.lower().replace("_", "-"), self, 1)
+            advice = f"did you mean {close[0]}?" if close else "`tilesmith learn list` shows them"
+            raise ExerciseError(f"no exercise is called {key!r}; {advice}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._exercises)
