@@ -195,6 +195,43 @@ def test_damaged_progress_is_a_note(file: Path) -> None:
     assert "damaged" not in run("hint").output
 
 
+@pytest.fixture
+def unsaved(file: Path) -> Path:
+    """Return the file of vector-add in a workshop that cannot save progress: also root cannot write this lock."""
+    lock = file.parents[1] / "progress.json.lock"
+    lock.unlink()
+    lock.mkdir()
+    return file
+
+
+@FORKED
+@pytest.mark.parametrize(
+    ("source", "status", "said"),
+    [(SOLUTION, 0, "solved. Next, the questions"), (SOLUTION.replace("x + y", "x - y"), 1, "✗ right")],
+)
+def test_check_shows_its_result_where_progress_cannot_be_saved(
+    unsaved: Path, source: str, status: int, said: str
+) -> None:
+    unsaved.write_text(source)
+    result = run("check", "vector-add", "--json", "verdict.json")
+    assert result.exit_code == status, result.output
+    assert said in result.output
+    assert json.loads(Path("verdict.json").read_text())["passed"] == (status == 0)
+    (line,) = [one for one in result.output.splitlines() if "cannot be saved" in one]
+    assert line.startswith("note: your progress cannot be saved: tilesmith-workshop/progress.json.lock: Is a directory")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(("hint",), "1. "), (("start",), "your work, unchanged"), (("solution", "--give-up"), "def add")],
+)
+def test_command_goes_on_where_progress_cannot_be_saved(unsaved: Path, arguments: tuple[str, ...], said: str) -> None:
+    result = run(arguments[0], "vector-add", *arguments[1:])
+    assert result.exit_code == 0, result.output
+    assert said in result.output
+    assert result.output.count("cannot be saved") == 1
+
+
 class InThisThread(ThreadPoolExecutor):
     """Calls at once, in the thread that asks: only the main thread starts a process as a fork."""
 

@@ -5,6 +5,7 @@ Nothing here overwrites the learner's work.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,7 +152,10 @@ class Workshop:
 
         self._update(exercise, change)
         if verdict.table:
-            _fill_in(self.page_of(exercise), verdict.table)
+            try:
+                _fill_in(self.page_of(exercise), verdict.table)
+            except OSError as error:
+                _warn_unsaved("the table", error)
 
     def note_figures(self, exercise: Exercise, figures: dict[str, float]) -> None:
         """Record the metrics of a solution."""
@@ -186,11 +190,24 @@ class Workshop:
         self._update(exercise, change)
 
     def _update(self, exercise: Exercise, change: Callable[[Record], None]) -> Record:
+        """Change a record and save it. Warns where it cannot be saved, as in a folder that is read-only."""
+
         def changed(kept: Progress) -> None:
             kept.current = exercise.id
             change(kept.of(exercise.id))
 
-        return progress.update(self.folder, changed).of(exercise.id)
+        try:
+            return progress.update(self.folder, changed).of(exercise.id)
+        except OSError as error:
+            _warn_unsaved("your progress", error)
+            unsaved = self.progress()
+            changed(unsaved)
+            return unsaved.of(exercise.id)
+
+
+def _warn_unsaved(what: str, error: OSError) -> None:
+    message = f"{what} cannot be saved: {error.filename}: {error.strerror or error}"
+    warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
 def _write_page(exercise: Exercise, page: Path) -> None:
