@@ -40,8 +40,8 @@ def scan_kernel(x_ptr, out_ptr, totals_ptr, done_ptr, n_elements, BLOCK_SIZE: tl
 
 def prefix_sum(x):
     programs = triton.cdiv(x.numel(), BLOCK_SIZE)
-    out, totals = torch.empty_like(x), torch.empty(programs)
-    done = torch.zeros(programs, dtype=torch.int32)
+    out, totals = torch.empty_like(x), torch.empty(programs, device=x.device)
+    done = torch.zeros(programs, dtype=torch.int32, device=x.device)
     scan_kernel[(programs,)](x, out, totals, done, x.numel(), BLOCK_SIZE=BLOCK_SIZE)
     return out
 """

@@ -370,3 +370,59 @@ def test_error_at_right_is_explained_once(tmp_path: Path, monkeypatch: pytest.Mo
     source = (BUILT_IN / "autograd" / "solution.py").read_text()
     message = verdict_on(changed("ctx.save_for_backward(x)", "pass", source), tmp_path, "autograd", hidden=()).message
     assert message.count("Call ctx.save_for_backward") == 1
+
+
+@pytest.mark.parametrize(
+    "allocated",
+    [
+        "torch.empty(rows, columns)",
+        "torch.zeros(x.shape, dtype=x.dtype)",
+        "torch.full((rows, columns), 0.0)",
+        "torch.empty_strided((rows, columns), (columns, 1))",
+        "torch.tensor([[0.0] * columns] * rows)",
+    ],
+)
+def test_result_without_the_device_of_its_input_fails(allocated: str, tmp_path: Path) -> None:
+    source = changed("torch.empty_like(x)", allocated, (BUILT_IN / "strides" / "solution.py").read_text())
+    verdict = verdict_on(source, tmp_path, "strides", hidden=["odd"])
+    assert verdict.stage == "runs", verdict.message
+    assert "out_ptr of add_row_numbers_kernel would be on the CPU" in verdict.message
+    assert "device=x.device" in verdict.message
+
+
+@pytest.mark.parametrize(
+    "allocated",
+    [
+        "x.new_empty(rows, columns)",
+        "torch.empty(rows, columns, device=x.device)",
+        "torch.empty(rows, columns).to(x.device)",
+        "torch.empty(rows, columns, dtype=x.dtype).to(x)",
+        "torch.empty(rows, columns, device='cuda' if torch.cuda.is_available() else 'cpu')",
+        "torch.empty(rows, columns, device='cuda' if x.is_cuda else None or x.device.type)",
+        "torch.zeros_like(x, memory_format=torch.contiguous_format)",
+    ],
+)
+def test_result_on_the_device_of_its_input_passes(allocated: str, tmp_path: Path) -> None:
+    source = changed("torch.empty_like(x)", allocated, (BUILT_IN / "strides" / "solution.py").read_text())
+    verdict = verdict_on(source, tmp_path, "strides", hidden=["odd"])
+    assert verdict.passed, verdict.message
+
+
+def test_device_of_a_context_is_seen(tmp_path: Path) -> None:
+    source = (BUILT_IN / "strides" / "solution.py").read_text()
+    source = changed(
+        "    out = torch.empty_like(x)",
+        "    with torch.device(x.device):\n        out = torch.empty(rows, columns)",
+        source,
+    )
+    verdict = verdict_on(source, tmp_path, "strides", hidden=["odd"])
+    assert verdict.passed, verdict.message
+
+
+def test_gradient_without_the_device_of_its_input_fails(tmp_path: Path) -> None:
+    source = (BUILT_IN / "autograd" / "solution.py").read_text()
+    at = source.index("torch.empty_like", source.index("def backward"))
+    source = source[:at] + source[at:].replace("torch.empty_like(x)", "torch.empty(x.shape)", 1)
+    verdict = verdict_on(source, tmp_path, "autograd", hidden=[])
+    assert verdict.stage == "runs", verdict.message
+    assert "would be on the CPU" in verdict.message

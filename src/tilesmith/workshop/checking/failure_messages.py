@@ -221,6 +221,14 @@ def origin_of_nan(place: tuple[str, int] | None) -> str:
     return f"\nThe NaN is born on {file.name}:{line}{_code(file, line)}"
 
 
+def left_on_cpu(what: str, like: str) -> str:
+    """Return the message for a tensor that a call with inputs on a GPU would allocate on the CPU."""
+    return (
+        f"With {like} on a GPU, {what} would be on the CPU, where no kernel of the GPU can reach it: torch.empty and "
+        f"the like allocate on the CPU unless you name a device. Write device={like}.device, or use torch.empty_like."
+    )
+
+
 def cached(shared: bool) -> str:
     """Return the message for a function that reuses an earlier call's memory (`shared`) or an earlier result."""
     if shared:

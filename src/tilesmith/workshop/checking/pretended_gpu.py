@@ -1,17 +1,25 @@
-"""A GPU with its own clock, so that programs that measure can be checked on any machine.
+"""What shows on a GPU alone, found on any machine: programs that measure, and tensors allocated on the CPU.
 
-As on a real GPU, a launch returns before its work is done, the work of a stream runs in order, and events carry the
-GPU's time. The times are given, so a measurement is right or wrong, and never depends on the machine's load.
+`PretendedGpu` has its own clock. As on a real GPU, a launch returns before its work is done, the work of a stream runs
+in order, and events carry the GPU's time. The times are given, so a measurement is right or wrong, and never depends on
+the machine's load.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 from unittest import mock
 
 import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from tilesmith.spec import Inputs, called
+from tilesmith.toolchain.interpreter import Launched, handing_over
+from tilesmith.toolchain.interpreter.host import tensors_in
 
 LAUNCH_MS = 0.01
 
@@ -74,3 +82,49 @@ class _Event:
         if not (self.query() and end.query()):
             raise RuntimeError("Both events must be completed before calculating elapsed time.")
         return end._at - self._at
+
+
+def tensor_left_on_cpu(function: Callable[..., Any], inputs: Inputs) -> str | None:
+    """Return the name of a tensor that is on the CPU where the inputs are not: an argument of a launch, or the result.
+
+    The inputs are on PyTorch's meta device, and no kernel runs. A function that names the CPU itself, as for machines
+    without a GPU, is not judged, nor is what follows an error.
+    """
+    elsewhere = tree_map_only(Tensor, _on_meta, inputs)
+    launches, named = _Devices(), _NamedCpu()
+    with suppress(Exception), handing_over(launches), named:
+        outputs = [one for one in tree_leaves(called(function, elsewhere)) if isinstance(one, Tensor)]
+        launches.on_cpu += ["the result" for one in outputs if one.is_cpu]
+        torch.autograd.backward([one.sum() for one in outputs if one.requires_grad])
+    return None if named.found else next(iter(launches.on_cpu), None)
+
+
+def _on_meta(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("meta").requires_grad_(tensor.requires_grad)
+
+
+class _Devices:
+    """Takes over launches, runs none, and names their arguments that are on the CPU."""
+
+    def __init__(self) -> None:
+        self.on_cpu: list[str] = []
+
+    def launch(self, launched: Launched) -> None:
+        kernel = launched.kernel.__name__
+        self.on_cpu += [f"{name} of {kernel}" for name, one in tensors_in(launched.arguments) if one.is_cpu]
+
+    def configuration(self, candidates: Sequence[Any], kernel: Any, arguments: Mapping[str, Any]) -> Any:
+        return candidates[0]
+
+
+class _NamedCpu(TorchFunctionMode):
+    """Records whether a call of PyTorch names the CPU as a device."""
+
+    found = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = [*args, *(kwargs or {}).values()]
+        self.found |= any(str(one) == "cpu" for one in given if isinstance(one, str | torch.device))
+        return func(*args, **(kwargs or {}))

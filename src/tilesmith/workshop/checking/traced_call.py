@@ -40,7 +40,7 @@ NO_ARITHMETIC = frozenset(
         *("view", "view_as", "reshape", "flatten", "ravel", "permute", "transpose", "t", "movedim", "swapaxes"),
         *("expand", "expand_as", "as_strided", "unsqueeze", "squeeze", "unflatten", "narrow", "select", "chunk"),
         *("split", "unbind", "contiguous", "clone", "copy_", "to", "float", "half", "bfloat16", "double", "type"),
-        *("cpu", "cuda", "broadcast_tensors", "result_type"),
+        *("cpu", "cuda", "device", "broadcast_tensors", "result_type"),
     }
 )
 

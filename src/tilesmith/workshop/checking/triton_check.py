@@ -26,6 +26,7 @@ from tilesmith.workshop.checking.constant_sweep import each_value, sweep_table
 from tilesmith.workshop.checking.goals import Measured, measure
 from tilesmith.workshop.checking.loading import load_module
 from tilesmith.workshop.checking.nan_origin import nan_origin
+from tilesmith.workshop.checking.pretended_gpu import tensor_left_on_cpu
 from tilesmith.workshop.checking.program_order import last_program_first
 from tilesmith.workshop.checking.staged_check import StagedCheck, StageFailure
 from tilesmith.workshop.checking.traced_call import TracedCall, trace_call
@@ -58,6 +59,8 @@ class TritonCheck(StagedCheck):
         self._entering("runs")
         for trial in trials:
             self._require_runs(trial)
+        for trial in trials:
+            self._require_same_device(trial)
         self._require_every_candidate_runs(trials[0])
         self._entering("right")
         for trial in trials:
@@ -166,6 +169,16 @@ class TritonCheck(StagedCheck):
         if reason is not None:
             raise StageFailure("runs", self._with_sizes(trial, reason + failure_messages.brackets(self.file)))
 
+    def _require_same_device(self, trial: Trial) -> None:
+        """Require that a call with inputs on a GPU would allocate there, and so would its backward."""
+        inputs = seeded_inputs(trial, seed=0)
+        if self.spec.differentiable:
+            _leaves(inputs)
+        left = tensor_left_on_cpu(trial.spec.op, inputs)
+        if left is not None:
+            like = next((name for name, value in inputs.items() if isinstance(value, Tensor)), "x")
+            raise StageFailure("runs", failure_messages.left_on_cpu(left, like))
+
     def _require_every_candidate_runs(self, trial: Trial) -> None:
         """Run all configurations of an autotuner: which one a GPU would choose is unknown here."""
         for number, candidate in self._other_candidates(self._call(trial)):
@@ -212,9 +225,7 @@ class TritonCheck(StagedCheck):
 
         def gradients(calls: int) -> list[Tensor]:
             made = [seeded_inputs(trial, seed) for seed in range(calls)]
-            leaves = [
-                one.requires_grad_() for one in made[0].values() if isinstance(one, Tensor) and one.is_floating_point()
-            ]
+            leaves = _leaves(made[0])
             outputs = [_tensors(called(trial.spec.op, inputs)) for inputs in made]
             return list(torch.autograd.grad([one.sum() for one in outputs[0]], leaves, allow_unused=True))
 
@@ -357,6 +368,11 @@ def seeded_inputs(trial: Trial, seed: int) -> Inputs:
     """Return the inputs of a trial, the same for every call with this seed."""
     with seeded("cpu", seed):
         return trial.spec.inputs(trial.case, trial.dtype, trial.device, trial.layout)
+
+
+def _leaves(inputs: Inputs) -> list[Tensor]:
+    """Return the inputs that a gradient can be wanted of, and let autograd know."""
+    return [one.requires_grad_() for one in inputs.values() if isinstance(one, Tensor) and one.is_floating_point()]
 
 
 def _tensors(made: Any) -> list[Tensor]:
