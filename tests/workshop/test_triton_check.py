@@ -394,11 +394,10 @@ def test_result_without_the_device_of_its_input_fails(allocated: str, tmp_path: 
     "allocated",
     [
         "x.new_empty(rows, columns)",
-        "torch.empty(rows, columns, device=x.device)",
-        "torch.empty(rows, columns).to(x.device)",
+        "torch.empty(rows, columns, dtype=x.dtype, device=x.device)",
+        "torch.empty(rows, columns).to(x.device, x.dtype)",
         "torch.empty(rows, columns, dtype=x.dtype).to(x)",
-        "torch.empty(rows, columns, device='cuda' if torch.cuda.is_available() else 'cpu')",
-        "torch.empty(rows, columns, device='cuda' if x.is_cuda else None or x.device.type)",
+        "torch.empty(rows, columns, dtype=x.dtype, device='cuda' if torch.cuda.is_available() else 'cpu')",
         "torch.zeros_like(x, memory_format=torch.contiguous_format)",
     ],
 )
@@ -412,7 +411,7 @@ def test_device_of_a_context_is_seen(tmp_path: Path) -> None:
     source = (BUILT_IN / "strides" / "solution.py").read_text()
     source = changed(
         "    out = torch.empty_like(x)",
-        "    with torch.device(x.device):\n        out = torch.empty(rows, columns)",
+        "    with torch.device(x.device):\n        out = torch.empty(rows, columns, dtype=x.dtype)",
         source,
     )
     verdict = verdict_on(source, tmp_path, "strides", hidden=["odd"])
@@ -426,3 +425,30 @@ def test_gradient_without_the_device_of_its_input_fails(tmp_path: Path) -> None:
     verdict = verdict_on(source, tmp_path, "autograd", hidden=[])
     assert verdict.stage == "runs", verdict.message
     assert "would be on the CPU" in verdict.message
+
+
+@pytest.mark.parametrize(
+    ("exercise", "old", "new"),
+    [
+        ("transpose-2", "dtype=x.dtype", "dtype=torch.float32"),
+        ("transpose-0", "dtype=x.dtype, ", ""),
+        ("strides", "torch.empty_like(x)", "torch.empty_like(x, dtype=torch.float32)"),
+        ("sparse-rows", "dtype=x.dtype", "dtype=torch.float32"),
+        ("reduction", "out = torch.empty(1, dtype=x.dtype", "out = torch.empty(1, dtype=torch.float32"),
+    ],
+)
+def test_result_without_the_dtype_of_its_input_fails(exercise: str, old: str, new: str, tmp_path: Path) -> None:
+    source = changed(old, new, (BUILT_IN / exercise / "solution.py").read_text())
+    verdict = verdict_on(source, tmp_path, exercise, hidden=[])
+    assert verdict.stage == "right", verdict.message
+    assert "For inputs in float16, the result would be in float32, but must be in float16" in verdict.message
+
+
+def test_only_the_result_has_the_dtype_of_the_input(tmp_path: Path) -> None:
+    source = changed(
+        "partial = torch.empty(programs, dtype=x.dtype",
+        "partial = torch.empty(programs, dtype=torch.float32",
+        (BUILT_IN / "reduction" / "solution.py").read_text(),
+    )
+    verdict = verdict_on(source, tmp_path, "reduction", hidden=[])
+    assert verdict.passed, verdict.message

@@ -14,7 +14,7 @@ Files, in reading order:
 - `loading.py`: importing a file that is no part of a package.
 - `triton_check.py`: all stages for a Triton file.
 - `program_check.py`: all stages for a Python program around kernels, by the exercise's own `checks.py`.
-- `pretended_gpu.py`: a GPU with its own clock, for programs that measure; tensors that were allocated on the CPU.
+- `pretended_gpu.py`: a GPU with its own clock, for programs that measure; devices and dtypes without running kernels.
 - `constant_sweep.py`: the table of an exercise: one row per value of a constant.
 - `gpu_timing.py`: the stage "speed": times on this machine's GPU.
 """

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from tilesmith.lab.errors import did_you_mean, explain, first_missing_brackets
 from tilesmith.lab.inspect.model import Finding
-from tilesmith.spec import described
+from tilesmith.spec import Inputs, described
 from tilesmith.toolchain.interpreter import KernelError
 from tilesmith.toolchain.interpreter.driver import CompiledStandIn
 from tilesmith.workshop.checking.goals import Measured
@@ -221,12 +223,29 @@ def origin_of_nan(place: tuple[str, int] | None) -> str:
     return f"\nThe NaN is born on {file.name}:{line}{_code(file, line)}"
 
 
-def left_on_cpu(what: str, like: str) -> str:
+def left_on_cpu(what: str, inputs: Inputs) -> str:
     """Return the message for a tensor that a call with inputs on a GPU would allocate on the CPU."""
+    like = _first_tensor(inputs)
     return (
         f"With {like} on a GPU, {what} would be on the CPU, where no kernel of the GPU can reach it: torch.empty and "
         f"the like allocate on the CPU unless you name a device. Write device={like}.device, or use torch.empty_like."
     )
+
+
+def dtype_of_result(made: Sequence[torch.dtype], wanted: Sequence[torch.dtype], inputs: Inputs) -> str:
+    """Return the message for results that keep their dtype where the inputs have another one, float16."""
+    like = _first_tensor(inputs)
+    number = next(number for number, pair in enumerate(zip(made, wanted, strict=True)) if pair[0] != pair[1])
+    result = f"result {number + 1}" if len(made) > 1 else "the result"
+    return (
+        f"For inputs in float16, {result} would be in {str(made[number]).removeprefix('torch.')}, but must be in "
+        f"{str(wanted[number]).removeprefix('torch.')}: torch.empty and the like allocate float32 unless you name "
+        f"a dtype. Write dtype={like}.dtype, or use torch.empty_like."
+    )
+
+
+def _first_tensor(inputs: Inputs) -> str:
+    return next((name for name, value in inputs.items() if isinstance(value, torch.Tensor)), "x")
 
 
 def cached(shared: bool) -> str:

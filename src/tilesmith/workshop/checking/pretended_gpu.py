@@ -90,13 +90,25 @@ def tensor_left_on_cpu(function: Callable[..., Any], inputs: Inputs) -> str | No
     The inputs are on PyTorch's meta device, and no kernel runs. A function that names the CPU itself, as for machines
     without a GPU, is not judged, nor is what follows an error.
     """
-    elsewhere = tree_map_only(Tensor, _on_meta, inputs)
     launches, named = _Devices(), _NamedCpu()
     with suppress(Exception), handing_over(launches), named:
-        outputs = [one for one in tree_leaves(called(function, elsewhere)) if isinstance(one, Tensor)]
+        outputs = _outputs(function, inputs)
         launches.on_cpu += ["the result" for one in outputs if one.is_cpu]
         torch.autograd.backward([one.sum() for one in outputs if one.requires_grad])
     return None if named.found else next(iter(launches.on_cpu), None)
+
+
+def dtypes_of_results(function: Callable[..., Any], inputs: Inputs) -> list[torch.dtype]:
+    """Return the dtypes of the results without running kernels; none where the function fails on the meta device."""
+    with suppress(Exception), handing_over(_Devices()):
+        return [one.dtype for one in _outputs(function, inputs)]
+    return []
+
+
+def _outputs(function: Callable[..., Any], inputs: Inputs) -> list[Tensor]:
+    """Return the results for inputs of this kind on the meta device."""
+    made = called(function, tree_map_only(Tensor, _on_meta, inputs))
+    return [one for one in tree_leaves(made) if isinstance(one, Tensor)]
 
 
 def _on_meta(tensor: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from tilesmith.workshop.checking.constant_sweep import each_value, sweep_table
 from tilesmith.workshop.checking.goals import Measured, measure
 from tilesmith.workshop.checking.loading import load_module
 from tilesmith.workshop.checking.nan_origin import nan_origin
-from tilesmith.workshop.checking.pretended_gpu import tensor_left_on_cpu
+from tilesmith.workshop.checking.pretended_gpu import dtypes_of_results, tensor_left_on_cpu
 from tilesmith.workshop.checking.program_order import last_program_first
 from tilesmith.workshop.checking.staged_check import StagedCheck, StageFailure
 from tilesmith.workshop.checking.traced_call import TracedCall, trace_call
@@ -65,6 +65,8 @@ class TritonCheck(StagedCheck):
         self._entering("right")
         for trial in trials:
             self._require_right(trial)
+        if self.exercise.dtypes == ("float32",):
+            self._require_results_in_half(trials)
         self._require_right_again(trials)
         if self.spec.differentiable:
             self._require_own_gradients(trials[0])
@@ -176,8 +178,7 @@ class TritonCheck(StagedCheck):
             _leaves(inputs)
         left = tensor_left_on_cpu(trial.spec.op, inputs)
         if left is not None:
-            like = next((name for name, value in inputs.items() if isinstance(value, Tensor)), "x")
-            raise StageFailure("runs", failure_messages.left_on_cpu(left, like))
+            raise StageFailure("runs", failure_messages.left_on_cpu(left, inputs))
 
     def _require_every_candidate_runs(self, trial: Trial) -> None:
         """Run all configurations of an autotuner: which one a GPU would choose is unknown here."""
@@ -201,6 +202,15 @@ class TritonCheck(StagedCheck):
                 message = self._with_sizes(trial, message + failure_messages.brackets(self.file))
                 lesson = self.exercise.size(trial.case.name).lesson
                 raise StageFailure("right", f"{message}\n{lesson}" if lesson else message)
+
+    def _require_results_in_half(self, trials: Sequence[Trial]) -> None:
+        """Require the dtypes of the model's results for inputs in float16. Their numbers are not checked."""
+        model = model_spec(self.exercise).op
+        for trial in trials:
+            inputs = seeded_inputs(replace(trial, dtype=torch.float16), seed=0)
+            made, wanted = (dtypes_of_results(one, inputs) for one in (trial.spec.op, model))
+            if made and made != wanted:
+                raise StageFailure("right", failure_messages.dtype_of_result(made, wanted, inputs))
 
     def _require_right_again(self, trials: Sequence[Trial]) -> None:
         """Call twice with different numbers, the second time with the programs in reverse order.
