@@ -452,3 +452,11 @@ def test_only_the_result_has_the_dtype_of_the_input(tmp_path: Path) -> None:
     )
     verdict = verdict_on(source, tmp_path, "reduction", hidden=[])
     assert verdict.passed, verdict.message
+
+
+def test_scratch_memory_of_earlier_calls_passes(tmp_path: Path) -> None:
+    source = (BUILT_IN / "reduction" / "solution.py").read_text()
+    partial = "torch.empty(programs, dtype=x.dtype, device=x.device)"
+    source = "KEPT = {}\n" + changed(partial, f"KEPT.setdefault((x.shape, x.dtype), {partial})", source)
+    verdict = verdict_on(source, tmp_path, "reduction", hidden=[])
+    assert verdict.passed, verdict.message

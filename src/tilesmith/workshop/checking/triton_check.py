@@ -59,8 +59,7 @@ class TritonCheck(StagedCheck):
         self._entering("runs")
         for trial in trials:
             self._require_runs(trial)
-        for trial in trials:
-            self._require_same_device(trial)
+        self._require_same_device(trials)
         self._require_every_candidate_runs(trials[0])
         self._entering("right")
         for trial in trials:
@@ -171,14 +170,16 @@ class TritonCheck(StagedCheck):
         if reason is not None:
             raise StageFailure("runs", self._with_sizes(trial, reason + failure_messages.brackets(self.file)))
 
-    def _require_same_device(self, trial: Trial) -> None:
-        """Require that a call with inputs on a GPU would allocate there, and so would its backward."""
-        inputs = seeded_inputs(trial, seed=0)
-        if self.spec.differentiable:
-            _leaves(inputs)
-        left = tensor_left_on_cpu(trial.spec.op, inputs)
-        if left is not None:
-            raise StageFailure("runs", failure_messages.left_on_cpu(left, inputs))
+    def _require_same_device(self, trials: Sequence[Trial]) -> None:
+        """Require that calls with inputs on a GPU would allocate there, and so would their backwards."""
+        function = self._function()  # loaded anew: the one that ran may keep tensors of its calls
+        for trial in trials:
+            inputs = seeded_inputs(trial, seed=0)
+            if self.spec.differentiable:
+                _leaves(inputs)
+            left = tensor_left_on_cpu(function, inputs)
+            if left is not None:
+                raise StageFailure("runs", failure_messages.left_on_cpu(left, inputs))
 
     def _require_every_candidate_runs(self, trial: Trial) -> None:
         """Run all configurations of an autotuner: which one a GPU would choose is unknown here."""
@@ -205,10 +206,10 @@ class TritonCheck(StagedCheck):
 
     def _require_results_in_half(self, trials: Sequence[Trial]) -> None:
         """Require the dtypes of the model's results for inputs in float16. Their numbers are not checked."""
-        model = model_spec(self.exercise).op
+        function, model = self._function(), model_spec(self.exercise).op
         for trial in trials:
             inputs = seeded_inputs(replace(trial, dtype=torch.float16), seed=0)
-            made, wanted = (dtypes_of_results(one, inputs) for one in (trial.spec.op, model))
+            made, wanted = (dtypes_of_results(one, inputs) for one in (function, model))
             if made and made != wanted:
                 raise StageFailure("right", failure_messages.dtype_of_result(made, wanted, inputs))
 
