@@ -340,6 +340,23 @@ def test_no_text_of_a_file_runs_in_the_browser(studio: RunningStudio, browser: B
 
 
 @in_a_browser
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("%zz", "Ladder"), ("%", "Ladder"), ("nothing", "Ladder"), ("toString", "Ladder"), ("__proto__", "Ladder"),
+        ("exercise/%zz", "No exercise is called “%zz”"), ("exercise/%E4", "No exercise is called “%E4”"),
+        ("exercise/none", "No exercise is called “none”"), ("exercise/", "No exercise is called “”"),
+        ("exercise/..", "No exercise is called “..”"), ("exercise/masks/x", "No exercise is called “masks/x”"),
+        ("free/%zz.py", "%zz.py does not exist"), ("free/%E4", "%E4: the studio opens files that end in"),
+    ],
+)  # fmt: skip
+def test_address_of_nothing_shows_a_page(studio: RunningStudio, browser: Browser, place: str, words: str) -> None:
+    browser.open("about:blank#" + place)
+    browser.open(f"{studio.address}#{place}")
+    shown(browser, "#view", words)
+
+
+@in_a_browser
 def test_quiz_is_answered_in_place(studio: RunningStudio, browser: Browser) -> None:
     page = opened(browser, studio, "exercise/vector-add")
     answer = '[data-question="1"] '

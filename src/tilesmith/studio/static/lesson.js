@@ -21,6 +21,10 @@ export class LessonView {
   }
 
   async open(anyway = "") {
+    const course = this.state.course;
+    if (course && !Object.values(course.tracks).flat().some((one) => one.id === this.id)) {
+      return [make("p", { class: "bad" }, `No exercise is called “${this.id}”. `, make("a", { href: "#map" }, "See all exercises"))];
+    }
     const lesson = await post(this.path + anyway);
     if (lesson.error) return [make("p", { class: "bad" }, lesson.error)];
     if (lesson.answers) return this.#asksFirst(lesson);

@@ -20,9 +20,18 @@ export async function refreshCourse() {
   return course;
 }
 
+// Return the view and the name in the address. Text that cannot be decoded stays as it is, and names nothing.
+function asked() {
+  let text = location.hash.slice(1);
+  try {
+    text = decodeURIComponent(text);
+  } catch {}
+  const [kind, ...rest] = text.split("/");
+  return [Object.hasOwn(VIEWS, kind) ? kind : "map", rest.join("/")];
+}
+
 async function open() {
-  const [kind, ...rest] = decodeURIComponent(location.hash.slice(1)).split("/");
-  const name = VIEWS[kind] ? kind : "map";
+  const [name, subject] = asked();
   state.view?.close?.();
   state.view = null;
   place.replaceChildren(make("p", { class: "quiet" }, "Loading …"));
@@ -31,7 +40,7 @@ async function open() {
     if (link.dataset.view === name) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  const view = new VIEWS[name](state, rest.join("/"), refreshCourse);
+  const view = new VIEWS[name](state, subject, refreshCourse);
   state.view = view;
   const content = await view.open();
   if (state.view !== view) return;
