@@ -262,6 +262,16 @@ def shown(browser: Browser, selector: str, words: str = "") -> str:
     return found[0]
 
 
+def opened_long(browser: Browser, studio: RunningStudio, lines: int, columns: int = 1) -> Browser:
+    """Open a file with this many lines in free mode."""
+    studio.workshop.folder.mkdir(parents=True, exist_ok=True)
+    file = studio.workshop.folder / f"long_{lines}.py"
+    file.write_text("".join(f"line_{number}{' ' * (columns - 1)}\n" for number in range(lines)))
+    page = opened(browser, studio, f"free/{file.name}")
+    shown(page, ".told", "saved")
+    return page
+
+
 def reload(browser: Browser) -> None:
     """Load the page again, and wait until the new one is there."""
     browser.ask("window.isOld = true; setTimeout(() => location.reload())")
@@ -450,6 +460,60 @@ def test_marked_line_stays_marked_when_lines_are_added_above(studio: RunningStud
         f"one.area.setSelectionRange(4, 6); {edit}''); return [added, removed, {marked}];"
     )
     assert page.ask(f"(async () => {{ {script} }})()") == ["3", "2", ""]
+
+
+@in_a_browser
+def test_caret_of_a_long_file_stays_on_its_text(studio: RunningStudio, browser: Browser) -> None:
+    page = opened_long(browser, studio, 300)
+    select_in_editor(page, "line_200")
+    page.type("x")
+    assert page.ask("document.querySelector('.editor textarea').scrollTop") == 0
+    assert page.ask("document.querySelector('.editor').scrollTop") > 3000
+    under = "(() => { const box = document.querySelector('.editor').getBoundingClientRect();"
+    assert (
+        page.ask(f"{under} return document.elementFromPoint(box.left + 200, box.top + 300).tagName; }})()")
+        == "TEXTAREA"
+    )
+    assert page.ask("document.querySelectorAll('.gutter button').length") == 301
+
+
+@in_a_browser
+@pytest.mark.parametrize(("lines", "columns"), [(15_000, 1), (2, 200_000)])
+def test_text_too_long_for_colours_is_edited_without(
+    studio: RunningStudio, browser: Browser, lines: int, columns: int
+) -> None:
+    page = opened_long(browser, studio, lines, columns)
+    assert "too long for colours" in shown(page, ".too-long")
+    assert page.ask("document.querySelector('.paper code').children.length") == 0
+    select_in_editor(page, "line_0")
+    page.type("first")
+    shown(page, ".told", "not saved")
+    assert editor_text(page).startswith("first")
+    height = page.ask("document.querySelector('.editor textarea').getBoundingClientRect().height")
+    assert height > 20 * lines
+
+
+@in_a_browser
+def test_text_of_80_000_lines_is_shown_but_not_edited(studio: RunningStudio, browser: Browser) -> None:
+    page = opened_long(browser, studio, 80_000)
+    assert "80,001 lines: too long to edit here" in shown(page, ".too-long")
+    page.ask("document.querySelector('.editor textarea').setSelectionRange(0, 0)")
+    page.type("first")
+    assert editor_text(page).startswith("line_0")
+
+
+@in_a_browser
+def test_paste_that_is_too_long_is_refused_in_one_line(studio: RunningStudio, browser: Browser) -> None:
+    page = opened_long(browser, studio, 3)
+    select_in_editor(page, "line_0")
+    pasted = "{inputType: 'insertFromPaste', data: 'y = 2\\n'.repeat(200000), cancelable: true}"
+    event = f"new InputEvent('beforeinput', {pasted})"
+    assert not page.ask(f"document.querySelector('.editor textarea').dispatchEvent({event})")
+    assert "Not pasted: the editor takes 20,000 lines" in shown(page, ".too-long")
+    assert editor_text(page).startswith("line_0")
+    write_over(page, "line_0", "first")
+    assert editor_text(page).startswith("first")
+    assert page.ask("document.querySelector('.too-long').hidden")
 
 
 @in_a_browser

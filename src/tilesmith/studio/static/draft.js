@@ -26,9 +26,20 @@ export class OpenFile {
   }
 
   edited() {
-    if (this.isDirty) sessionStorage.setItem(this.key, JSON.stringify({ text: this.editor.text, version: this.version }));
-    else sessionStorage.removeItem(this.key);
-    this.told(this.isDirty ? "not saved" : "saved");
+    const isKept = this.#keepDraft();
+    this.told(!this.isDirty ? "saved" : isKept ? "not saved" : "not saved, and too long to survive a reload");
+  }
+
+  // Return whether a reload keeps the text. A browser keeps a few million characters.
+  #keepDraft() {
+    sessionStorage.removeItem(this.key);
+    if (!this.isDirty) return true;
+    try {
+      sessionStorage.setItem(this.key, JSON.stringify({ text: this.editor.text, version: this.version }));
+    } catch {
+      return false;
+    }
+    return true;
   }
 
   // Save the text. Return whether the file now holds it.

@@ -5,6 +5,10 @@ import { highlight } from "./tokens.js";
 
 const INDENT = "    ";
 const MOST_SHOWN = 12;
+// A longer text has neither colours nor line numbers: each key draws them anew, a millisecond for about ten lines.
+const MOST_LINES = 3_000;
+const MOST_CHARACTERS = 150_000;
+const MOST_EDITED = 20_000; // lines: above, the browser's own text area takes half a second for each key
 const PAIRS = { "(": ")", "[": "]", "{": "}" };
 
 export class Editor {
@@ -24,7 +28,9 @@ export class Editor {
     this.list = make("ul", { class: "completions", id: "completions", role: "listbox", hidden: true });
     this.note = make("div", { class: "hover", role: "tooltip", hidden: true });
     this.paper = make("div", { class: "paper" }, make("pre", { "aria-hidden": "true" }, this.code), this.area, this.list, this.note);
-    this.element = make("div", { class: "editor" }, this.gutter, this.paper);
+    this.tooLong = make("p", { class: "too-long", role: "status", hidden: true });
+    this.element = make("div", { class: "editor" }, this.tooLong, this.gutter, this.paper);
+    this.area.addEventListener("beforeinput", (event) => this.#refuseLong(event));
     this.area.addEventListener("input", (event) => this.#input(event));
     this.area.addEventListener("keydown", (event) => this.#key(event));
     this.area.addEventListener("blur", () => setTimeout(() => this.#close(), 150));
@@ -46,10 +52,6 @@ export class Editor {
     this.#draw();
   }
 
-  set readOnly(on) {
-    this.area.readOnly = on;
-  }
-
   focus() {
     this.area.focus();
   }
@@ -63,10 +65,11 @@ export class Editor {
 
   // Keep the marks on their lines when an edit adds or removes lines above; the mark of a removed line goes with it.
   #moveMarks() {
-    const [before, now] = [this.marked ?? [], this.text.split("\n")];
+    if (!this.marks.size) return;
+    const [before, now] = [this.marked, this.text.split("\n")];
     this.marked = now;
     const more = now.length - before.length;
-    if (!more || !this.marks.size) return;
+    if (!more) return;
     const differs = before.findIndex((line, index) => line !== now[index]);
     const first = differs < 0 ? before.length : differs;
     const kept = [...this.marks].filter(([line]) => line <= first || line > first - more);
@@ -90,8 +93,40 @@ export class Editor {
   }
 
   #draw() {
-    highlight(this.code, this.text + "\n", this.language);
-    const count = this.text.split("\n").length;
+    const lines = this.text.split("\n");
+    const isLong = lines.length > MOST_LINES || this.text.length > MOST_CHARACTERS;
+    this.area.readOnly = lines.length > MOST_EDITED;
+    this.tooLong.hidden = !isLong;
+    this.tooLong.textContent = `${lines.length.toLocaleString("en")} lines: ` + (this.area.readOnly ? "too long to edit here, or to show colours." : "too long for colours and line numbers.");
+    this.element.classList.toggle("long", isLong);
+    if (isLong) {
+      const widest = lines.reduce((most, line) => Math.max(most, line.length), 0);
+      this.code.replaceChildren();
+      this.code.style.cssText = `display: block; width: ${widest}ch; height: calc(${lines.length} * var(--row))`;
+    } else {
+      this.code.style.cssText = "";
+      highlight(this.code, this.text + "\n", this.language);
+    }
+    this.#number(isLong ? 0 : lines.length);
+    for (const old of this.paper.querySelectorAll(".marked")) old.remove();
+    for (const line of this.marks.keys()) {
+      const band = make("div", { class: "marked" });
+      band.style.top = `calc(${line - 1} * var(--row))`;
+      this.paper.prepend(band);
+    }
+  }
+
+  // Refuse a paste that makes the text too long to edit.
+  #refuseLong(event) {
+    const more = (event.data ?? event.dataTransfer?.getData("text/plain") ?? "").split("\n").length - 1;
+    if (!more || this.text.split("\n").length + more <= MOST_EDITED) return;
+    event.preventDefault();
+    this.tooLong.textContent = `Not pasted: the editor takes ${MOST_EDITED.toLocaleString("en")} lines.`;
+    this.tooLong.hidden = false;
+  }
+
+  // Number this many lines in the margin, with their marks.
+  #number(count) {
     while (this.gutter.children.length > count) this.gutter.lastChild.remove();
     while (this.gutter.children.length < count) {
       const line = this.gutter.children.length + 1;
@@ -103,12 +138,6 @@ export class Editor {
       one.title = message ?? "";
       if (message === undefined) one.removeAttribute("aria-label");
       else one.setAttribute("aria-label", `line ${index + 1}: ${message}`);
-    }
-    for (const old of this.paper.querySelectorAll(".marked")) old.remove();
-    for (const line of this.marks.keys()) {
-      const band = make("div", { class: "marked" });
-      band.style.top = `calc(${line - 1} * var(--row))`;
-      this.paper.prepend(band);
     }
   }
 
