@@ -80,6 +80,26 @@ def test_kernel_of_the_programs_own_is_launched_by_a_compiled_function() -> None
     assert "copy" in [kernel.name for kernel in found.kernels]
 
 
+def test_kernel_of_the_programs_own_is_listed_once_with_every_launch() -> None:
+    def program() -> None:
+        def copied(x: torch.Tensor) -> torch.Tensor:
+            y = torch.empty_like(x)
+            planted.copy[(3,)](x, y, x.numel(), BLOCK=128)
+            return y
+
+        x = torch.randn(300, device="cuda")
+        compiled = torch.compile(copied)
+        compiled(x)
+        compiled(x)
+        copied(x)
+        planted.copy[(5,)](torch.randn(600, device="cuda"), torch.empty(600, device="cuda"), 600, BLOCK=128)
+
+    found = inspect(program, targets=["cuda:90"])
+    launches = [(kernel.name, kernel.grid, kernel.launches) for kernel in found.kernels]
+    assert launches == [("copy", (3, 1, 1), 3), ("copy", (5, 1, 1), 1)]
+    assert {Path(kernel.file).name for kernel in found.kernels} == {"planted.py"}
+
+
 def test_function_that_cannot_be_compiled_runs_and_is_named() -> None:
     results = []
 

@@ -19,6 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+import triton
 
 from tilesmith.lab.inspect.running.tensor_tracker import GPU, HOST, TensorTracker
 
@@ -249,12 +250,31 @@ def _launch_plainly(module: ModuleType, changes: ExitStack) -> None:
         chosen = {"num_warps": config.num_warps, "num_stages": config.num_stages}
         # A kernel of the program's own has its constants here, and its call passes the other arguments.
         constants = {**tuner.triton_meta.get("constants", {}), **config.kwargs}
-        names = [name for name in tuner.fn.arg_names if name not in constants]
+        kernel = _users_kernel(tuner.fn)
+        if kernel is not tuner.fn:  # Inductor names defaults that the program's own launches leave out
+            chosen = {name: value for name, value in chosen.items() if value != getattr(triton.Config({}), name)}
+        names = [name for name in kernel.arg_names if name not in constants]
         if len(names) != len(plain):
-            return tuner.fn[grid](*plain, **options, **config.kwargs, **chosen)
-        return tuner.fn[grid](**dict(zip(names, plain, strict=True)), **options, **constants, **chosen)
+            return kernel[grid](*plain, **options, **config.kwargs, **chosen)
+        return kernel[grid](**dict(zip(names, plain, strict=True)), **options, **constants, **chosen)
 
     changes.enter_context(patch.object(module.CachingAutotuner, "run", run))
+
+
+def _users_kernel(copied: Any) -> Any:
+    """Return the program's own kernel that Inductor copied, or the kernel itself where Inductor wrote it.
+
+    The report of the program's own names the program's file and lines, and counts launches outside `torch.compile` too.
+    """
+    from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
+
+    for kernel in kernel_side_table.id_to_kernel.values():
+        own: Any = kernel
+        while not hasattr(own, "src") and hasattr(own, "fn"):
+            own = own.fn  # of an autotuner
+        if getattr(own, "src", None) == copied.src and own.arg_names == copied.arg_names:
+            return own
+    return copied
 
 
 def _load_in_place(module: ModuleType, changes: ExitStack) -> None:
