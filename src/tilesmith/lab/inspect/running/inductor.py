@@ -250,8 +250,10 @@ def _launch_plainly(module: ModuleType, changes: ExitStack) -> None:
         chosen = {"num_warps": config.num_warps, "num_stages": config.num_stages}
         # A kernel of the program's own has its constants here, and its call passes the other arguments.
         constants = {**tuner.triton_meta.get("constants", {}), **config.kwargs}
-        kernel = _users_kernel(tuner.fn)
-        if kernel is not tuner.fn:  # Inductor names defaults that the program's own launches leave out
+        kernel, is_tuned = _users_kernel(tuner.fn)
+        if is_tuned:  # as Triton's autotuner launches it
+            chosen = {name: value for name, value in config.all_kwargs().items() if name not in config.kwargs}
+        elif kernel is not tuner.fn:  # Inductor names defaults that the program's own launches leave out
             chosen = {name: value for name, value in chosen.items() if value != getattr(triton.Config({}), name)}
         names = [name for name in kernel.arg_names if name not in constants]
         if len(names) != len(plain):
@@ -261,8 +263,8 @@ def _launch_plainly(module: ModuleType, changes: ExitStack) -> None:
     changes.enter_context(patch.object(module.CachingAutotuner, "run", run))
 
 
-def _users_kernel(copied: Any) -> Any:
-    """Return the program's own kernel that Inductor copied, or the kernel itself where Inductor wrote it.
+def _users_kernel(copied: Any) -> tuple[Any, bool]:
+    """Return the program's own kernel that Inductor copied, or the kernel itself. The flag: is it autotuned?
 
     The report of the program's own names the program's file and lines, and counts launches outside `torch.compile` too.
     """
@@ -273,8 +275,8 @@ def _users_kernel(copied: Any) -> Any:
         while not hasattr(own, "src") and hasattr(own, "fn"):
             own = own.fn  # of an autotuner
         if getattr(own, "src", None) == copied.src and own.arg_names == copied.arg_names:
-            return own
-    return copied
+            return own, own is not kernel
+    return copied, False
 
 
 def _load_in_place(module: ModuleType, changes: ExitStack) -> None:
