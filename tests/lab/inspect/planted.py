@@ -249,6 +249,14 @@ def single_product(a_ptr, b_ptr, c_ptr, times, PRECISION: tl.constexpr, BLOCK: t
     tl.store(c_ptr + places, total)
 
 
+@triton.autotune(configs=[triton.Config({}, num_warps=8), triton.Config({}, num_warps=2)], key=["n_elements"])
+@triton.jit
+def tuned_by_warps(x_ptr, y_ptr, n_elements, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = places < n_elements
+    tl.store(y_ptr + places, tl.load(x_ptr + places, mask=mask), mask=mask)
+
+
 @triton.autotune(
     configs=[
         triton.Config({"BLOCK": 3000}),  # not a power of two

@@ -100,6 +100,21 @@ def test_kernel_of_the_programs_own_is_listed_once_with_every_launch() -> None:
     assert {Path(kernel.file).name for kernel in found.kernels} == {"planted.py"}
 
 
+def test_autotuned_kernel_of_the_programs_own_is_listed_once() -> None:
+    def program() -> None:
+        def copied(x: torch.Tensor) -> torch.Tensor:
+            y = torch.empty_like(x)
+            planted.tuned_by_warps[(3,)](x, y, x.numel(), BLOCK=128)
+            return y
+
+        x = torch.randn(300, device="cuda")
+        torch.compile(copied)(x)
+        copied(x)
+
+    found = inspect(program, targets=["cuda:90"])
+    assert [(kernel.name, kernel.launches) for kernel in found.kernels] == [("tuned_by_warps", 2)]
+
+
 def test_function_that_cannot_be_compiled_runs_and_is_named() -> None:
     results = []
 
