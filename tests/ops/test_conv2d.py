@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 
 import tilesmith as ts
-from covering import covering
 from tilesmith.ops import SPECS
-from tilesmith.ops.conv2d.gather import backward_walk, best_box
 from tilesmith.ops.conv2d.operator import conv2d as as_declared
-from tilesmith.ops.conv2d.problem import Problem
+from tilesmith.ops.conv2d.problem import Problem, backward_walk, best_box
 from tilesmith.ops.device.images.windows import Window
 from tilesmith.ops.runtime.kernels import recorded_plans
 
@@ -98,7 +96,7 @@ def test_conv2d_strided_over_few_channels(
         y = conv2d(x.to("meta").requires_grad_(), weight.to("meta"), **options)
         y.backward(torch.empty_like(y))
     launched = [launch.kernel.__name__ for plan in plans for launch in plan.launches]
-    products = [name for name in launched if name in ("conv2d_gather_kernel", "conv2d_boxes_kernel")]
+    products = [name for name in launched if name == "conv2d_gather_kernel"]
     assert len(products) == 2  # one of them forward
     assert launched[-1] == "conv2d_interleave_kernel"
 
@@ -132,13 +130,13 @@ def test_conv2d_takes_strided_arguments() -> None:
     compare(x, weight, torch.randn(6)[::2], padding=1)
 
 
-@covering(times=2, by_boxes=[False, True], keep_in_l1=[False, True], groups=[1, 2])
-def test_conv2d_every_way_to_load_blocks_of_channels(by_boxes: bool, keep_in_l1: bool, groups: int) -> None:
+@pytest.mark.parametrize("keep_in_l1", [False, True])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_conv2d_every_way_to_load_blocks_of_channels(keep_in_l1: bool, groups: int) -> None:
     """Several blocks of outputs and of channels, forward and back."""
     x = torch.randn(2, 32 * groups, 4, 5).to(memory_format=torch.channels_last)
     weight = torch.randn(32 * groups, 32, 2, 3).to(memory_format=torch.channels_last)
-    blocks = {"BOX_ROWS": 4, "BOX_COLUMNS": 4, "BLOCK_OUTPUTS": 16, "BLOCK_CHANNELS": 16}
-    with ts.ops.configured(by_boxes=by_boxes, KEEP_IN_L1=keep_in_l1, **blocks):
+    with ts.ops.configured(KEEP_IN_L1=keep_in_l1, BLOCK_OUTPUTS=16, BLOCK_CHANNELS=16):
         compare(x, weight, padding=1, groups=groups)
 
 
@@ -152,11 +150,6 @@ def test_conv2d_copies_nothing_with_channels_last() -> None:
     x = torch.empty(2, 64, 8, 8, device="meta").to(memory_format=torch.channels_last)
     weight = torch.empty(64, 64, 3, 3, device="meta").to(memory_format=torch.channels_last)
     assert planned(x, weight) == ["conv2d_gather_kernel"]
-
-
-def test_conv2d_loads_by_tma_for_1x1_windows() -> None:
-    x = torch.empty(2, 64, 8, 8, device="meta").to(memory_format=torch.channels_last)
-    assert planned(x, torch.empty(64, 64, 1, 1, device="meta")) == ["conv2d_boxes_kernel"]
 
 
 def test_conv2d_follows_pytorchs_switch_for_tf32() -> None:
@@ -231,13 +224,11 @@ def test_conv2d_sums_half_precision_in_single() -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3, 20])
-@pytest.mark.parametrize("by_boxes", [False, True])
-def test_conv2d_infinity_reaches_only_its_windows(channels: int, by_boxes: bool) -> None:
+def test_conv2d_infinity_reaches_only_its_windows(channels: int) -> None:
     """What fills up a block is multiplied too, by zeros: it must not be read from elsewhere."""
     x, weight = torch.randn(1, channels, 7, 6), torch.randn(6, channels, 2, 3)
     x[0, 0, 3, 3] = float("inf")
-    with ts.ops.configured(by_boxes=by_boxes):
-        ours = conv2d(x, weight, padding=1)
+    ours = conv2d(x, weight, padding=1)
     assert (ours.isfinite() == SPECS["conv2d"].reference(x, weight, padding=1).isfinite()).all()
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 import torch
+from on_hopper import interpreted, names
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -15,7 +16,6 @@ from tilesmith.ops.attention.hopper.forward_plan import HopperForward
 from tilesmith.ops.matmul.planning.half_on_hopper import Half
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.runtime.plan import Plan
-from tilesmith.toolchain.interpreter import interpret
 
 
 def planned(function: Callable[..., object], *tensors: Tensor) -> list[Plan]:
@@ -23,21 +23,6 @@ def planned(function: Callable[..., object], *tensors: Tensor) -> list[Plan]:
     with ts.use("triton"), recorded_plans("cuda:90") as plans:
         function(*(tensor.detach().to("meta").requires_grad_() for tensor in tensors))
     return plans
-
-
-def interpreted(plan: Plan, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Run the launches of a plan on host tensors; return its outputs. Memory of the plan starts as NaN or 0."""
-    tensors = dict(enumerate(inputs))
-    for buffer in plan._buffers:
-        empty = torch.empty_strided(buffer.shape, buffer.strides, dtype=buffer.dtype)
-        tensors[buffer.slot] = empty.fill_(float("nan")) if buffer.dtype.is_floating_point else empty.zero_()
-    for launch in plan.launches:
-        interpret(launch.kernel, launch.grid, launch.on(tensors), options=launch.options())
-    return [tensors[output.slot] for output in plan.outputs]
-
-
-def names(plan: Plan) -> list[str]:
-    return [launch.kernel.__name__ for launch in plan.launches]
 
 
 def test_exact_matmul_by_partitions_matches_torch() -> None:

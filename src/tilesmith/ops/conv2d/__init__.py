@@ -16,12 +16,12 @@ Files, in reading order:
 - `operator.py`: what users call, its checks, its gradient and its spec.
 - `problem.py`: the sizes of a convolution, and copies to channels last.
 - `forward.py`: forward and input gradient as launches.
-- `gather.py`: one launch of the implicit GEMM: its configuration, and pointers or TMA.
-- `pointers.py`: the GEMM kernel that loads by pointers, and what both GEMM kernels share.
-- `boxes.py`: the GEMM kernel that loads boxes by TMA.
+- `gather.py`: one launch of the implicit GEMM, and its configuration.
+- `pointers.py`: its portable kernel, which loads by pointers.
 - `interleaved.py`: the input gradient of a strided convolution with few channels, in one GEMM.
 - `weight_gradient.py`: the weight gradient's kernel and plan.
 - `depthwise.py`: kernels and plans of depthwise convolution.
+- `hopper/`: forward and both gradients in half precision on Hopper.
 """
 
 from tilesmith.ops.conv2d.operator import SPEC, conv2d

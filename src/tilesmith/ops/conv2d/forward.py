@@ -7,9 +7,17 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from tilesmith.ops.conv2d.depthwise import plan_depthwise_forward, plan_depthwise_input_gradient
-from tilesmith.ops.conv2d.gather import Gather, backward_walk, forward_walk, plan_gather
+from tilesmith.ops.conv2d.gather import plan_gather
+from tilesmith.ops.conv2d.hopper.gather_plan import plan_hopper_gather
 from tilesmith.ops.conv2d.interleaved import fits_interleaved, plan_interleaved
-from tilesmith.ops.conv2d.problem import FEWEST_CHANNELS, Problem, plan_channels_last
+from tilesmith.ops.conv2d.problem import (
+    FEWEST_CHANNELS,
+    Gather,
+    Problem,
+    backward_walk,
+    forward_walk,
+    plan_channels_last,
+)
 from tilesmith.ops.device.images.windows import as_images, empty_images, lies_channels_last, plan_empty_images
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
@@ -45,16 +53,15 @@ def plan_forward(
         return y
     if problem.channels >= FEWEST_CHANNELS:
         images, weight = plan_channels_last(plan, images), plan_channels_last(plan, weight)
-    plan_gather(
-        plan,
-        Gather(
-            source=images, weight=weight, weight_strides=weight.strides,
-            weight_group_stride=problem.outputs * weight.strides[0], bias=bias, result=as_images(y), result_start=0,
-            channels=problem.channels, outputs=problem.outputs, groups=groups,
-            down=forward_walk(problem, 0), across=forward_walk(problem, 1),
-            precision=product_precision(plan, x.dtype, tf32),
-        ),
+    gather = Gather(
+        source=images, weight=weight, weight_strides=weight.strides,
+        weight_group_stride=problem.outputs * weight.strides[0], bias=bias, result=as_images(y), result_start=0,
+        channels=problem.channels, outputs=problem.outputs, groups=groups,
+        down=forward_walk(problem, 0), across=forward_walk(problem, 1),
+        precision=product_precision(plan, x.dtype, tf32),
     )  # fmt: skip
+    if not plan_hopper_gather(plan, [gather]):
+        plan_gather(plan, gather)
     return y
 
 
@@ -89,12 +96,12 @@ def plan_input_gradient(
     of_output, of_channel, *of_taps = weight.strides
     stride_down, stride_across = problem.window.stride
     of_image, of_result_channel, of_row, of_column = result.strides
+    gathers = []
     for below in range(min(stride_down, height)):
         for beside in range(min(stride_across, width)):
             rows, columns = -(-(height - below) // stride_down), -(-(width - beside) // stride_across)
             strides = (of_image, of_result_channel, of_row * stride_down, of_column * stride_across)
-            plan_gather(
-                plan,
+            gathers.append(
                 Gather(
                     source=gradients, weight=weight, weight_strides=(of_channel, of_output, *of_taps),
                     weight_group_stride=problem.outputs * of_output, bias=None,
@@ -102,7 +109,11 @@ def plan_input_gradient(
                     result_start=below * of_row + beside * of_column,
                     channels=problem.outputs, outputs=problem.channels, groups=groups,
                     down=backward_walk(problem, 0, below), across=backward_walk(problem, 1, beside),
-                    precision=precision,
-                ),
+                    precision=precision, whole_result=result, result_steps=(stride_down, stride_across),
+                    result_place=(below, beside),
+                )
             )  # fmt: skip
+    if not plan_hopper_gather(plan, gathers):
+        for gather in gathers:
+            plan_gather(plan, gather)
     return dx

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from tilesmith.ops.conv2d.gather import Gather, plan_gather
+from tilesmith.ops.conv2d.gather import plan_gather
+from tilesmith.ops.conv2d.hopper.gather_plan import plan_hopper_gather
 from tilesmith.ops.conv2d.pointers import Walk, is_in_image
-from tilesmith.ops.conv2d.problem import FEWEST_CHANNELS, Problem
+from tilesmith.ops.conv2d.problem import FEWEST_CHANNELS, Gather, Problem
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
 
@@ -119,15 +120,14 @@ def plan_interleaved(
     of_column, of_down, of_across, of_output = joined.strides
     weight_strides = (of_column, of_output, of_down, of_across)
     by_places = (height * width * columns, 1, width * columns, columns)
-    plan_gather(
-        plan,
-        Gather(
-            source=gradients, weight=joined.seen_as((columns, outputs, down.taps, across.taps), weight_strides),
-            weight_strides=weight_strides, weight_group_stride=0, bias=None,
-            result=classes.seen_as((problem.batch, columns, height, width), by_places), result_start=0,
-            channels=outputs, outputs=columns, groups=1, down=down, across=across, precision=precision,
-        ),
+    gather = Gather(
+        source=gradients, weight=joined.seen_as((columns, outputs, down.taps, across.taps), weight_strides),
+        weight_strides=weight_strides, weight_group_stride=0, bias=None,
+        result=classes.seen_as((problem.batch, columns, height, width), by_places), result_start=0,
+        channels=outputs, outputs=columns, groups=1, down=down, across=across, precision=precision,
     )  # fmt: skip
+    if not plan_hopper_gather(plan, [gather]):
+        plan_gather(plan, gather)
     row = problem.width * channels
     config = FlatConfig(num_warps=4, BLOCK_SIZE=min(bucket(row), 1024))
     plan.launch(

@@ -1,7 +1,7 @@
 """The operator: its definition, its checks, its gradient and its spec.
 
-`forward.py` chooses the kernels of the forward and of the input gradient: depthwise, interleaved, or the implicit GEMM.
-`gather.py` chooses between pointers and TMA. `weight_gradient.py` has the weight gradient.
+`forward.py` chooses the kernels of the forward and of the input gradient: depthwise, interleaved, or the implicit GEMM,
+on Hopper or by pointers. `weight_gradient.py` has the weight gradient.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sizes of a convolution, and copies of its tensors to channels last."""
+"""The sizes of a convolution, of one launch of its GEMM, and copies of its tensors to channels last."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 import triton
 
+from tilesmith.ops.conv2d.pointers import Walk
 from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.device.images.windows import Pair, Window
 from tilesmith.ops.device.partial_sums import plan_sum_of_partials
@@ -58,6 +59,71 @@ class Problem:
         return 2 * self.positions * self.outputs * self.groups * self.channels * math.prod(self.window.kernel)
 
 
+def forward_walk(problem: Problem, side: int) -> Walk:
+    """Return the walk of the forward along one side."""
+    window = problem.window
+    return Walk(window.stride[side], -window.padding[side], window.dilation[side], window.kernel[side], 0, 1)
+
+
+def backward_walk(problem: Problem, side: int, remainder: int) -> Walk:
+    """Return the walk of the input's gradient, of the positions with this remainder modulo the stride."""
+    window = problem.window
+    stride, dilation, kernel = window.stride[side], window.dilation[side], window.kernel[side]
+    shared = math.gcd(stride, dilation)
+    reached = remainder + window.padding[side]
+    first = next((tap for tap in range(kernel) if (reached - tap * dilation) % stride == 0), kernel)
+    every = stride // shared  # from one tap that fits to the next
+    start = (reached - first * dilation) // stride
+    return Walk(1, start, -(dilation // shared), triton.cdiv(kernel - first, every), first, every)
+
+
+@dataclass(frozen=True)
+class Gather:
+    """One launch of the implicit GEMM (`gather.py`). Source, weight and result are [N, C, H, W].
+
+    The weight's strides are those of output, channel, and tap down and across. `result` may be a class of positions:
+    every `result_steps`-th row and column of `whole_result`, from the row and column `result_place` on.
+    """
+
+    source: Operand
+    weight: Operand
+    weight_strides: tuple[int, ...]
+    weight_group_stride: int
+    bias: Operand | None
+    result: Operand
+    result_start: int
+    channels: int
+    outputs: int
+    groups: int
+    down: Walk
+    across: Walk
+    precision: str
+    whole_result: Operand | None = None
+    result_steps: Pair = (1, 1)
+    result_place: Pair = (0, 0)
+
+    @property
+    def few_channels(self) -> bool:
+        return self.channels < FEWEST_CHANNELS
+
+
+def best_box(positions: int, batch: int, height: int, width: int) -> tuple[int, int]:
+    """Return rows and columns of the box that covers images with the least waste; of equal boxes, the widest."""
+
+    def waste(sides: tuple[int, int]) -> tuple[int, int, int]:
+        rows, columns = sides
+        images = positions // (rows * columns)
+        covered = (
+            triton.cdiv(batch, images) * images
+            * triton.cdiv(height, rows) * rows
+            * triton.cdiv(width, columns) * columns
+        )  # fmt: skip
+        return covered, -columns, -rows
+
+    powers = [1 << power for power in range(positions.bit_length())]
+    return min(((rows, columns) for rows in powers for columns in powers if rows * columns <= positions), key=waste)
+
+
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype of sums over elements of this dtype."""
     return torch.float64 if dtype == torch.float64 else torch.float32
@@ -76,12 +142,24 @@ def split_positions(positions: int, block: int, blocks: int, programs: int) -> t
 
 def plan_channels_last(plan: Plan, images: Operand) -> Operand:
     """Return images, or a weight, with channels last in memory: a copy unless they are so already."""
-    batch, channels, height, width = images.shape
-    if images.strides[1] == 1 or channels == 1:
+    if images.strides[1] == 1 or images.shape[1] == 1:
         return images
-    copy = plan.empty((batch, height, width, channels), images.dtype)
+    copy = plan_copy_of(plan, images)
     plan_transpose(plan, *_matrices(images, copy))
+    return copy
+
+
+def plan_copy_of(plan: Plan, images: Operand) -> Operand:
+    """Return memory for images with channels last, of the same shape."""
+    batch, channels, height, width = images.shape
+    copy = plan.empty((batch, height, width, channels), images.dtype)
     return copy.seen_as(images.shape, (height * width * channels, 1, width * channels, channels))
+
+
+def plan_from_channels_last(plan: Plan, copy: Operand, images: Operand) -> None:
+    """Plan images as a copy of those with channels last."""
+    by_channels, by_places = _matrices(images, copy)
+    plan_transpose(plan, by_places, by_channels)
 
 
 def lies_in_rows(weight: Operand, row: int) -> bool:
@@ -115,4 +193,7 @@ def _matrices(images: Operand, places: Operand) -> tuple[Operand, Operand]:
         area = height * width
         by_places = places.seen_as((batch, area, channels), (area * channels, channels, 1))
         return images.seen_as((batch, channels, area), (of_image, of_channel, of_column)), by_places
-    return images.seen_as((batch, height, channels, width), (of_image, of_row, of_channel, of_column)), places
+    by_places = places.seen_as(
+        (batch, height, width, channels), (height * width * channels, width * channels, channels, 1)
+    )
+    return images.seen_as((batch, height, channels, width), (of_image, of_row, of_channel, of_column)), by_places

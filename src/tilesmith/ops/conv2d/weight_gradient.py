@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tilesmith.ops.conv2d.depthwise import plan_depthwise_weight_gradient
+from tilesmith.ops.conv2d.hopper.weight_gradient_plan import plan_hopper_weight_gradient
 from tilesmith.ops.conv2d.pointers import is_in_image
 from tilesmith.ops.conv2d.problem import (
     FEWEST_CHANNELS,
@@ -142,6 +143,8 @@ def plan_weight_gradient(
     few = problem.channels < FEWEST_CHANNELS
     if not few:
         images = plan_channels_last(plan, images)
+    if plan_hopper_weight_gradient(plan, problem, gradients, images, dweight):
+        return dweight
     multiplied = product_precision(plan, x.dtype, tf32)
     sizes = (bucket(problem.positions), bucket(problem.outputs), bucket(problem.channels))
     default = weight_gradient_config(problem, plan.architecture.target, x.dtype, multiplied)

@@ -51,7 +51,13 @@ def partial_sum_config(plan: Plan, partials: int, columns: int) -> PartialSumCon
     block = min(max(bucket(columns // 512), 8), 64)
     if block == 8 and partials >= 256:
         return PartialSumConfig(num_warps=16 if partials >= 2048 else 8, PARTIALS=256, COLUMNS=block)
-    return PartialSumConfig(num_warps=4, PARTIALS=1024 // block, COLUMNS=block)
+    rows = min(bucket(partials), 1024 // block)
+    if columns >= MANY_PROGRAMS * 1024 // rows:
+        block = 1024 // rows
+    return PartialSumConfig(num_warps=4, PARTIALS=rows, COLUMNS=block)
+
+
+MANY_PROGRAMS = 512
 
 
 def plan_sum_of_partials(plan: Plan, partials: Operand, total: Operand, compute: tl.dtype) -> None:

@@ -41,9 +41,7 @@ from tilesmith.ops.attention.hopper.head_tiles import (
 )
 from tilesmith.ops.attention.hopper.softmax_weights import ROWS, added_apart, packed, spread, unpacked, weighed
 from tilesmith.ops.device.constants import LOG2_E
-from tilesmith.ops.device.hopper import GROUP_WARPS, barriers
-
-FETCHING_REGISTERS = gl.constexpr(24)  # per thread of the producer; the consumers share the rest
+from tilesmith.ops.device.hopper import FETCHING_REGISTERS, GROUP_WARPS, barriers
 
 
 class Sizes(NamedTuple):

@@ -6,19 +6,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tilesmith.ops.attention.hopper.forward import FETCHING_REGISTERS
 from tilesmith.ops.attention.hopper.softmax_weights import ROWS
 from tilesmith.ops.attention.problem import Problem
 from tilesmith.ops.attention.reference import UNBOUNDED
-from tilesmith.ops.device.hopper import GROUP_WARPS
-from tilesmith.ops.runtime.config import Config
+from tilesmith.ops.device.hopper import ProducerConfig
 from tilesmith.toolchain.versions import RegisterUse, register_use
-
-REGISTERS_OF_A_MULTIPROCESSOR = 65536
 
 
 @dataclass(frozen=True)
-class HopperForwardConfig(Config):
+class HopperForwardConfig(ProducerConfig):
     """GROUPS warpgroups of 64 queries, BLOCK_KEYS keys at a time, and a ring of STAGES blocks of keys.
 
     PLACES: buffers for queries. PERSISTENT: as many programs as fit on the GPU, `resident` on each multiprocessor.
@@ -31,27 +27,10 @@ class HopperForwardConfig(Config):
     PLACES: int = 2
     PERSISTENT: bool = True
     together: int = 1
-    resident: int = 1
 
     @property
-    def all_warps(self) -> int:
-        """Return all warps of a program: the producer takes a warpgroup, though three of its warps exit at once."""
-        return (self.GROUPS + 1) * int(GROUP_WARPS.value)
-
-    @property
-    def registers_at_launch(self) -> int | None:
-        """Return the registers of a thread at launch. By default one program may fill a multiprocessor."""
-        return None if self.resident == 1 else self._equal_share
-
-    @property
-    def consumer_registers(self) -> int:
-        """Return the registers per consumer thread: all that the producer's warpgroup leaves, in units of eight."""
-        all_registers = self._equal_share * (self.GROUPS + 1)
-        return (all_registers - int(FETCHING_REGISTERS.value)) // self.GROUPS // 8 * 8
-
-    @property
-    def _equal_share(self) -> int:
-        return REGISTERS_OF_A_MULTIPROCESSOR // (32 * self.all_warps * self.resident) // 8 * 8
+    def consumers(self) -> int:
+        return self.GROUPS
 
 
 def parts_of_head(head_size: int) -> tuple[int, int]:

@@ -1,0 +1,152 @@
+"""The launch of `gather.py`: which problems it takes, and with which tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import triton
+
+from tilesmith.ops.conv2d.hopper.boxes import UNIT, half_box, in_groups
+from tilesmith.ops.conv2d.hopper.gather import conv2d_hopper_gather_kernel
+from tilesmith.ops.conv2d.hopper.step_times import step_clocks, store_clocks
+from tilesmith.ops.conv2d.problem import Gather, best_box, lies_in_rows, plan_copy_of, plan_from_channels_last
+from tilesmith.ops.device.hopper import ProducerConfig, runs_on_hopper
+from tilesmith.ops.runtime.config import bucket
+from tilesmith.ops.runtime.plan import Operand, Plan
+
+
+@dataclass(frozen=True)
+class HopperGatherConfig(ProducerConfig):
+    """Tiles of POSITIONS × COLUMNS outputs, DEPTH channels at a time, and a ring of STAGES such steps."""
+
+    POSITIONS: int = 128
+    COLUMNS: int = 128
+    DEPTH: int = 64
+    STAGES: int = 5
+
+
+TILES = tuple(
+    HopperGatherConfig(POSITIONS=positions, COLUMNS=columns, DEPTH=depth, STAGES=stages)
+    for positions, columns, depth, stages in (
+        (128, 256, 64, 3), (128, 128, 64, 5), (128, 64, 64, 6), (256, 128, 64, 3), (256, 64, 64, 4),
+        (128, 128, 32, 6), (128, 64, 32, 8),
+    )
+)  # fmt: skip
+"""None spills, and shared memory holds each. Two programs of 128 × 64 on a multiprocessor gain 3 % at best."""
+
+
+def hopper_gather_config(gather: Gather, plan: Plan) -> HopperGatherConfig:
+    """Return the tiles with the shortest predicted time."""
+    return min(TILES, key=lambda tiles: _clocks(gather, tiles, plan.multiprocessors))
+
+
+def _clocks(gather: Gather, config: HopperGatherConfig, multiprocessors: int) -> float:
+    rounds = triton.cdiv(_tiling(gather, config).n_tiles, multiprocessors)
+    steps = triton.cdiv(gather.channels, config.DEPTH) * gather.down.taps * gather.across.taps
+    narrow = config.POSITIONS if gather.channels % (2 * UNIT) else 0
+    step = step_clocks(config.POSITIONS, config.COLUMNS, config.DEPTH, config.STAGES, narrow)
+    return float(rounds * (steps * step + store_clocks(2 * config.POSITIONS * config.COLUMNS)))
+
+
+class Tiling(NamedTuple):
+    """How boxes of positions and blocks of outputs cover a result."""
+
+    images: int  # of a box
+    rows: int
+    columns: int
+    across: int  # boxes side by side
+    down: int
+    column_tiles: int
+    n_tiles: int
+
+
+def _tiling(gather: Gather, config: HopperGatherConfig) -> Tiling:
+    batch, _, height, width = gather.result.shape
+    rows, columns = best_box(config.POSITIONS, bucket(batch), height, width)
+    images = config.POSITIONS // (rows * columns)
+    across, down = triton.cdiv(width, columns), triton.cdiv(height, rows)
+    column_tiles = triton.cdiv(gather.outputs, config.COLUMNS)
+    n_tiles = triton.cdiv(batch, images) * across * down * column_tiles
+    return Tiling(images, rows, columns, across, down, column_tiles, n_tiles)
+
+
+def plan_hopper_gather(plan: Plan, gathers: Sequence[Gather]) -> bool:
+    """Plan the launches that compute one result together; return whether this kernel computes the problem.
+
+    A result with channels first is computed with channels last and copied.
+    """
+    first = gathers[0]
+    images = first.whole_result or first.result
+    source, weight = in_groups(first.source, (first.down.step, first.across.step)), weight_by_taps(first.weight)
+    is_whole = images.shape[2] % first.result_steps[0] == images.shape[3] % first.result_steps[1] == 0
+    if source is None or weight is None or not is_whole or not all(_takes(plan, gather) for gather in gathers):
+        return False
+    configs = [_config(plan, gather) for gather in gathers]
+    if not all(_ends_with_blocks(gather, config) for gather, config in zip(gathers, configs, strict=True)):
+        return False
+    result = images if images.strides[1] == 1 else plan_copy_of(plan, images)
+    in_results = in_groups(result, first.result_steps)
+    if in_results is None:
+        return False
+    for gather, config in zip(gathers, configs, strict=True):
+        _plan_launch(plan, gather, config, source, weight, in_results)
+    if result is not images:
+        plan_from_channels_last(plan, result, images)
+    return True
+
+
+def _config(plan: Plan, gather: Gather) -> HopperGatherConfig:
+    batch, _, height, width = gather.result.shape
+    sizes = bucket(batch * height * width), bucket(gather.outputs), bucket(gather.channels)
+    taps = gather.down.taps * gather.across.taps
+    return plan.choose(hopper_gather_config(gather, plan), "hopper", *sizes, taps, gather.source.dtype)
+
+
+def _plan_launch(
+    plan: Plan, gather: Gather, config: HopperGatherConfig, source: Operand, weight: Operand, result: Operand
+) -> None:
+    tiling = _tiling(gather, config)
+    images, rows, columns = tiling.images, tiling.rows, tiling.columns
+    along = gather.weight_strides[1] == 1
+    weight_block = (config.COLUMNS, 1, config.DEPTH) if along else (config.DEPTH, 1, config.COLUMNS)
+    half_images, half_rows, half_columns = half_box(images, rows, columns)
+    plan.launch(
+        conv2d_hopper_gather_kernel, (min(tiling.n_tiles, config.resident * plan.multiprocessors),), config,
+        source=source.gluon_descriptor((images, rows, 1, columns, config.DEPTH)),
+        weight=weight.gluon_descriptor(weight_block),
+        result=result.gluon_descriptor((half_images, half_rows, 1, half_columns, config.COLUMNS)),
+        bias_ptr=gather.bias, n_tiles=tiling.n_tiles, boxes=(tiling.across, tiling.down),
+        column_tiles=tiling.column_tiles, outputs=gather.outputs, channels=gather.channels, down=tuple(gather.down),
+        across=tuple(gather.across), taps_in_row=gather.weight.shape[3], result_group=gather.result_place,
+        BOX_ROWS=rows, BOX_COLUMNS=columns, ALONG=along, REGISTERS=config.consumer_registers,
+    )  # fmt: skip
+
+
+def _takes(plan: Plan, gather: Gather) -> bool:
+    return (
+        runs_on_hopper(plan)
+        and gather.source.dtype in (torch.bfloat16, torch.float16)
+        and gather.groups == 1
+        and (gather.bias is None or gather.bias.strides[0] == 1)
+        and gather.channels % UNIT == 0
+        and gather.outputs % UNIT == 0
+        and 0 not in gather.result.shape
+    )
+
+
+def _ends_with_blocks(gather: Gather, config: HopperGatherConfig) -> bool:
+    """Return whether blocks of channels end with them where the next column of a group follows."""
+    reads = gather.across.step == 1 or gather.channels % config.DEPTH == 0
+    return reads and (gather.result_steps[1] == 1 or gather.outputs % config.COLUMNS == 0)
+
+
+def weight_by_taps(weight: Operand) -> Operand | None:
+    """Return a weight [K, C, R, S] with channels last as [K, R · S, C], or None where TMA cannot load it."""
+    outputs, channels, taps_down, taps_across = weight.shape
+    if not lies_in_rows(weight, weight.strides[0]):
+        return None
+    by_taps = weight.seen_as((outputs, taps_down * taps_across, channels), (weight.strides[0], channels, 1))
+    return by_taps if by_taps.describable() else None

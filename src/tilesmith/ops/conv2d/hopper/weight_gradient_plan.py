@@ -1,0 +1,144 @@
+"""The launch of `weight_gradient.py`: which problems it takes, with which tiles, and how many programs share a sum."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+import triton
+
+from tilesmith.ops.conv2d.hopper.boxes import UNIT, in_groups
+from tilesmith.ops.conv2d.hopper.step_times import step_clocks, store_clocks
+from tilesmith.ops.conv2d.hopper.weight_gradient import GROUPS, ROWS, conv2d_hopper_weight_gradient_kernel
+from tilesmith.ops.conv2d.problem import Problem, best_box, forward_walk, lies_in_rows, plan_sum_into
+from tilesmith.ops.device.hopper import ProducerConfig, runs_on_hopper
+from tilesmith.ops.runtime.config import bucket
+from tilesmith.ops.runtime.plan import Operand, Plan
+
+
+@dataclass(frozen=True)
+class HopperWeightGradientConfig(ProducerConfig):
+    """Tiles of OUTPUTS × CHANNELS of one tap, POSITIONS at a time, and a ring of STAGES such steps.
+
+    `splits`: how many programs share the positions of a tile.
+    """
+
+    OUTPUTS: int = 128
+    CHANNELS: int = 128
+    POSITIONS: int = 64
+    STAGES: int = 5
+    splits: int = 1
+
+    @property
+    def sums(self) -> int:
+        """Return the number of partial sums: warpgroups that take steps in turn have one each."""
+        return self.splits * int(GROUPS.value) * int(ROWS.value) // self.OUTPUTS
+
+
+TILES = tuple(
+    HopperWeightGradientConfig(OUTPUTS=outputs, CHANNELS=channels, POSITIONS=positions, STAGES=stages)
+    for outputs, channels, positions, stages in (
+        (128, 256, 64, 4), (128, 128, 64, 5), (128, 128, 128, 3), (128, 64, 64, 6), (64, 256, 64, 4),
+        (64, 128, 64, 6), (64, 64, 128, 5), (64, 32, 128, 4),
+    )
+)  # fmt: skip
+"""None spills, and shared memory holds each."""
+
+MOST_ROUNDS = 3  # of programs, one after the other on a multiprocessor
+TOTAL_CLOCKS = 5000.0  # of the kernel that adds partial sums, beside its bytes
+TOTAL_BYTES = 2000.0  # of a clock, on the whole GPU
+
+
+def hopper_weight_gradient_config(problem: Problem, multiprocessors: int) -> HopperWeightGradientConfig:
+    """Return the tiles and splits with the shortest predicted time."""
+    candidates = []
+    for tiles in TILES:
+        blocks, n_boxes = _blocks(problem, tiles), _tiling(problem, tiles).n_boxes
+        for rounds in range(1, MOST_ROUNDS + 1):
+            splits = min(max(rounds * multiprocessors // blocks, 1), n_boxes)
+            candidates.append(replace(tiles, splits=splits))
+    return min(candidates, key=lambda config: _clocks(problem, config, multiprocessors))
+
+
+def _clocks(problem: Problem, config: HopperWeightGradientConfig, multiprocessors: int) -> float:
+    rounds = triton.cdiv(_blocks(problem, config) * config.splits, multiprocessors)
+    steps = triton.cdiv(_tiling(problem, config).n_boxes, config.splits)
+    narrow = sum(config.POSITIONS for size in (problem.outputs, problem.channels) if size % (2 * UNIT))
+    step = step_clocks(config.OUTPUTS, config.CHANNELS, config.POSITIONS, config.STAGES, narrow)
+    clocks = rounds * (steps * step + store_clocks(4 * int(ROWS.value) * config.CHANNELS * int(GROUPS.value)))
+    if config.sums > 1:
+        weights = problem.outputs * problem.channels * math.prod(problem.window.kernel)
+        clocks += TOTAL_CLOCKS + (4 * config.sums + 2) * weights / TOTAL_BYTES
+    return float(clocks)
+
+
+def _blocks(problem: Problem, config: HopperWeightGradientConfig) -> int:
+    of_outputs, of_channels = (
+        triton.cdiv(problem.outputs, config.OUTPUTS),
+        triton.cdiv(problem.channels, config.CHANNELS),
+    )
+    blocks: int = of_outputs * of_channels * math.prod(problem.window.kernel)
+    return blocks
+
+
+class Tiling(NamedTuple):
+    """How boxes cover the positions."""
+
+    images: int  # of a box
+    rows: int
+    columns: int
+    across: int  # boxes side by side
+    down: int
+    n_boxes: int
+
+
+def _tiling(problem: Problem, config: HopperWeightGradientConfig) -> Tiling:
+    height, width = problem.counts
+    rows, columns = best_box(config.POSITIONS, bucket(problem.batch), height, width)
+    images = config.POSITIONS // (rows * columns)
+    across, down = triton.cdiv(width, columns), triton.cdiv(height, rows)
+    return Tiling(images, rows, columns, across, down, triton.cdiv(problem.batch, images) * across * down)
+
+
+def plan_hopper_weight_gradient(plan: Plan, problem: Problem, dy: Operand, x: Operand, dweight: Operand) -> bool:
+    """Plan the launch and the total of its partial sums; return whether this kernel computes the problem."""
+    window = problem.window
+    doutput, source = in_groups(dy, (1, 1)), in_groups(x, window.stride)
+    if not _takes(plan, problem, x) or doutput is None or source is None:
+        return False
+    sizes = bucket(problem.positions), bucket(problem.outputs), bucket(problem.channels)
+    default = hopper_weight_gradient_config(problem, plan.multiprocessors)
+    config = plan.choose(default, "hopper", *sizes, *window.kernel, x.dtype)
+    if window.stride[1] > 1 and problem.channels % config.CHANNELS:
+        return False  # a block of channels would end in the next column
+    tiling = _tiling(problem, config)
+    per_split = triton.cdiv(tiling.n_boxes, config.splits)
+    config = replace(config, splits=triton.cdiv(tiling.n_boxes, per_split))  # none without boxes
+    row = math.prod(window.kernel) * problem.channels
+    direct = config.sums == 1 and lies_in_rows(dweight, row)
+    partials = dweight if direct else plan.empty((config.sums, problem.outputs * row), torch.float32)
+    images, rows, columns = tiling.images, tiling.rows, tiling.columns
+    plan.launch(
+        conv2d_hopper_weight_gradient_kernel, (_blocks(problem, config), config.splits), config,
+        doutput=doutput.gluon_descriptor((images, rows, 1, columns, config.OUTPUTS)),
+        source=source.gluon_descriptor((images, rows, 1, columns, config.CHANNELS)),
+        partials_ptr=partials, boxes=(tiling.across, tiling.down), n_boxes=tiling.n_boxes, boxes_per_split=per_split,
+        outputs=problem.outputs, channels=problem.channels, down=tuple(forward_walk(problem, 0)),
+        across=tuple(forward_walk(problem, 1)), BOX_ROWS=rows, BOX_COLUMNS=columns, REGISTERS=config.consumer_registers,
+    )  # fmt: skip
+    if not direct:
+        plan_sum_into(plan, partials, dweight)
+    return True
+
+
+def _takes(plan: Plan, problem: Problem, x: Operand) -> bool:
+    return (
+        runs_on_hopper(plan)
+        and x.dtype in (torch.bfloat16, torch.float16)
+        and problem.groups == 1
+        and problem.positions > 0
+        and problem.channels % UNIT == 0
+        and problem.outputs % UNIT == 0
+    )
