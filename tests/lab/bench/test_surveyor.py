@@ -119,6 +119,30 @@ def test_failing_and_wrong_rivals_are_recorded_and_not_fatal() -> None:
     assert direction.errors["wrong"].startswith("forward: element 0 is")
 
 
+def test_pytorchs_wrong_gradient_is_named_and_not_believed() -> None:
+    """As on a GPU, where PyTorch's gradient of avg_pool2d is wrong for images with channels last."""
+    spec = SPECS["avg_pool2d"]
+
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, y: Tensor) -> Tensor:
+            return y.clone()
+
+        @staticmethod
+        def backward(context: Any, *gradients: Tensor) -> Tensor:
+            return gradients[0].flip(-1)
+
+    pytorchs: Any = spec.rivals["torch"]
+    applied: Any = Wrong.apply
+    wrong = replace(spec, op=spec.reference, rivals={"torch": lambda *given: applied(pytorchs(*given))})
+    drawn = {"batch": 1, "channels": 3, "side": 7, "channels_last": True, "dtype": "float32"}
+    outcome = surveyed(wrong, drawn=drawn)
+    assert outcome.wrong is None
+    direction = outcome.directions["bwd"]
+    assert "torch" not in direction.device_ms
+    assert direction.errors["torch"].startswith("gradient x: element 0 is")
+
+
 class IdleReplays(FakeStopwatch):
     """Replays take time, but compute nothing: interpreted kernels are slow."""
 

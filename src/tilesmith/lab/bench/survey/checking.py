@@ -35,8 +35,7 @@ def with_cotangents(subject: Subject, arguments: Inputs, like: Sequence[Tensor] 
     if not subject.spec.differentiable:
         return InputSet(arguments, [])
     if like is None:
-        plain = subject.spec.rivals.get("torch", subject.spec.reference)
-        like = computed(plain, subject.spec, "fwd")(**arguments)
+        like = computed(subject.plain, subject.spec, "fwd")(**arguments)
     return InputSet(arguments, [torch.randn_like(one) for one in like])
 
 
@@ -48,9 +47,8 @@ class Checker:
         self._made = made
         spec = subject.spec
         self._mode = "both" if spec.differentiable else "fwd"
-        plain = spec.rivals.get("torch", spec.reference)
         with exact_products():
-            self._plain = computed(plain, spec, self._mode)(**made.values)
+            self._plain = computed(subject.plain, spec, self._mode)(**made.values)
             self._exact = computed(subject.exact, spec, self._mode)(**self._precise())
         self._names = [*(COTANGENT.format(number) for number in range(len(made.cotangents)))] or ["output"]
         self._names += spec.leaves(made.arguments)[: len(self._exact) - len(self._names)]
