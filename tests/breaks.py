@@ -196,14 +196,14 @@ BREAKS = [
     Break(
         "conv2d on Hopper takes every second column for the first of its group",
         "ops/conv2d/hopper/gather.py",
-        "place = column_place * sizes.channels + channel",
+        "place = column_place * sizes.source_column + channel",
         "place = channel",
         "tests/ops/test_conv2d_hopper.py -k hopper_matches_torch",
     ),
     Break(
         "conv2d on Hopper stores the second half of a box over the first",
         "ops/conv2d/hopper/boxes.py",
-        "return (0, part * form.BOX_ROWS // 2, 0) if",
+        "return (0, part * rows // 2, 0) if",
         "return (0, 0, 0) if",
         "tests/ops/test_conv2d_hopper.py -k hopper_matches_torch",
     ),

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tilesmith.ops.conv2d.depthwise import plan_depthwise_forward, plan_depthwise_input_gradient
 from tilesmith.ops.conv2d.gather import plan_gather
+from tilesmith.ops.conv2d.hopper.boxes import unit_of_rows
 from tilesmith.ops.conv2d.hopper.gather_plan import plan_hopper_gather
 from tilesmith.ops.conv2d.interleaved import fits_interleaved, plan_interleaved
 from tilesmith.ops.conv2d.problem import (
@@ -52,7 +53,8 @@ def plan_forward(
         plan_depthwise_forward(plan, problem, images, weight, bias, as_images(y))
         return y
     if problem.channels >= FEWEST_CHANNELS:
-        images, weight = plan_channels_last(plan, images), plan_channels_last(plan, weight)
+        unit = unit_of_rows(plan, x.dtype, (problem.channels, problem.outputs), groups)
+        images, weight = plan_channels_last(plan, images, unit), plan_channels_last(plan, weight, unit)
     gather = Gather(
         source=images, weight=weight, weight_strides=weight.strides,
         weight_group_stride=problem.outputs * weight.strides[0], bias=bias, result=as_images(y), result_start=0,
@@ -92,7 +94,8 @@ def plan_input_gradient(
         plan_interleaved(plan, problem, plan_channels_last(plan, gradients), weight, result, precision)
         return dx
     if problem.outputs >= FEWEST_CHANNELS:
-        gradients, weight = plan_channels_last(plan, gradients), plan_channels_last(plan, weight)
+        unit = unit_of_rows(plan, dy.dtype, (problem.channels, problem.outputs), groups)
+        gradients, weight = plan_channels_last(plan, gradients, unit), plan_channels_last(plan, weight, unit)
     of_output, of_channel, *of_taps = weight.strides
     stride_down, stride_across = problem.window.stride
     of_image, of_result_channel, of_row, of_column = result.strides

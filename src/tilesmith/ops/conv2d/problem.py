@@ -140,20 +140,25 @@ def split_positions(positions: int, block: int, blocks: int, programs: int) -> t
     return triton.cdiv(steps, per_split), per_split * block
 
 
-def plan_channels_last(plan: Plan, images: Operand) -> Operand:
-    """Return images, or a weight, with channels last in memory: a copy unless they are so already."""
-    if images.strides[1] == 1 or images.shape[1] == 1:
+def plan_channels_last(plan: Plan, images: Operand, unit: int = 1) -> Operand:
+    """Return images, or a weight, with channels last in memory: a copy unless they are so already.
+
+    The channels of one place begin at a multiple of `unit` elements.
+    """
+    channels = images.shape[1]
+    if (images.strides[1] == 1 or channels == 1) and channels % unit == 0:
         return images
-    copy = plan_copy_of(plan, images)
+    copy = plan_copy_of(plan, images, unit)
     plan_transpose(plan, *_matrices(images, copy))
     return copy
 
 
-def plan_copy_of(plan: Plan, images: Operand) -> Operand:
-    """Return memory for images with channels last, of the same shape."""
+def plan_copy_of(plan: Plan, images: Operand, unit: int = 1) -> Operand:
+    """Return memory for images of the same shape, with channels last and from multiples of `unit` on."""
     batch, channels, height, width = images.shape
-    copy = plan.empty((batch, height, width, channels), images.dtype)
-    return copy.seen_as(images.shape, (height * width * channels, 1, width * channels, channels))
+    pitch = triton.cdiv(channels, unit) * unit
+    copy = plan.empty((batch, height, width, pitch), images.dtype)
+    return copy.seen_as(images.shape, (height * width * pitch, 1, width * pitch, pitch))
 
 
 def plan_from_channels_last(plan: Plan, copy: Operand, images: Operand) -> None:
@@ -179,21 +184,19 @@ def plan_sum_into(plan: Plan, partials: Operand, weight: Operand) -> None:
     if lies_in_rows(weight, height * width * channels):
         plan_sum_of_partials(plan, partials, weight.seen_as(everything, (1,)), compute)
         return
-    total = plan.empty((outputs, height, width, channels), weight.dtype)
+    total = plan_copy_of(plan, weight)
     plan_sum_of_partials(plan, partials, total.seen_as(everything, (1,)), compute)
-    by_channels, by_places = _matrices(weight, total)
-    plan_transpose(plan, by_places, by_channels)
+    plan_from_channels_last(plan, total, weight)
 
 
 def _matrices(images: Operand, places: Operand) -> tuple[Operand, Operand]:
     """Return images and their channels-last copy as matrices, one the transpose of the other."""
     batch, channels, height, width = images.shape
     of_image, of_channel, of_row, of_column = images.strides
+    to_image, _, to_row, to_column = places.strides
     if of_row == width * of_column:
         area = height * width
-        by_places = places.seen_as((batch, area, channels), (area * channels, channels, 1))
+        by_places = places.seen_as((batch, area, channels), (to_image, to_column, 1))
         return images.seen_as((batch, channels, area), (of_image, of_channel, of_column)), by_places
-    by_places = places.seen_as(
-        (batch, height, width, channels), (height * width * channels, width * channels, channels, 1)
-    )
+    by_places = places.seen_as((batch, height, width, channels), (to_image, to_row, to_column, 1))
     return images.seen_as((batch, height, channels, width), (of_image, of_row, of_channel, of_column)), by_places

@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tilesmith.ops.conv2d.depthwise import plan_depthwise_weight_gradient
+from tilesmith.ops.conv2d.hopper.boxes import unit_of_rows
 from tilesmith.ops.conv2d.hopper.weight_gradient_plan import plan_hopper_weight_gradient
 from tilesmith.ops.conv2d.pointers import is_in_image
 from tilesmith.ops.conv2d.problem import (
@@ -138,11 +139,12 @@ def plan_weight_gradient(
     if problem.depthwise:
         plan_depthwise_weight_gradient(plan, problem, gradients, images, dweight)
         return dweight
+    unit = unit_of_rows(plan, x.dtype, (problem.channels, problem.outputs), groups)
     if problem.outputs >= FEWEST_CHANNELS:
-        gradients = plan_channels_last(plan, gradients)
+        gradients = plan_channels_last(plan, gradients, unit)
     few = problem.channels < FEWEST_CHANNELS
     if not few:
-        images = plan_channels_last(plan, images)
+        images = plan_channels_last(plan, images, unit)
     if plan_hopper_weight_gradient(plan, problem, gradients, images, dweight):
         return dweight
     multiplied = product_precision(plan, x.dtype, tf32)

@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from tilesmith.ops.runtime.plan import Operand
+from tilesmith.ops.conv2d.problem import FEWEST_CHANNELS
+from tilesmith.ops.device.hopper import runs_on_hopper
+from tilesmith.ops.runtime.plan import Operand, Plan
 
 FAR = gl.constexpr(1 << 12)  # more groups than a window reaches beyond an image: makes rows before it positive
 
@@ -44,12 +47,12 @@ def group_of(offset, step):
 
 
 @gluon.constexpr_function
-def half_of_box(form, part):
+def half_of_box(part, positions, rows, columns):
     """Return how many images, rows and columns further the part-th half of a box begins."""
-    images = form.POSITIONS // (form.BOX_ROWS * form.BOX_COLUMNS)
+    images = positions // (rows * columns)
     if images > 1:
         return part * images // 2, 0, 0
-    return (0, part * form.BOX_ROWS // 2, 0) if form.BOX_ROWS > 1 else (0, 0, part * form.BOX_COLUMNS // 2)
+    return (0, part * rows // 2, 0) if rows > 1 else (0, 0, part * columns // 2)
 
 
 def half_box(images: int, rows: int, columns: int) -> tuple[int, int, int]:
@@ -63,10 +66,19 @@ def in_groups(images: Operand, steps: Sequence[int]) -> Operand | None:
     """Return images [N, C, H, W] as the five dimensions above, or None where TMA cannot load them so."""
     (batch, channels, height, width), (of_image, of_channel, of_row, of_column) = images.shape, images.strides
     down, across = steps
-    if of_channel != 1 or height % down or width % across or (across > 1 and of_column != channels):
+    if of_channel != 1 or height % down or width % across:
         return None
     grouped = images.seen_as(
-        (batch, height // down, down, width // across, across * channels),
+        (batch, height // down, down, width // across, (across - 1) * of_column + channels),
         (of_image, down * of_row, of_row, across * of_column, 1),
     )
     return grouped if grouped.describable() else None
+
+
+def unit_of_rows(plan: Plan, dtype: torch.dtype, sizes: Sequence[int], groups: int) -> int:
+    """Return the multiple of elements that channels must begin at for the Hopper kernels; 1 where these do not run.
+
+    `sizes`: the channels and outputs. With fewer than 16 of one, most of a block would be empty.
+    """
+    runs = runs_on_hopper(plan) and dtype in (torch.bfloat16, torch.float16) and groups == 1
+    return UNIT if runs and min(sizes) >= FEWEST_CHANNELS else 1

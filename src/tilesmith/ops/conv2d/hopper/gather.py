@@ -51,6 +51,7 @@ class Sizes(NamedTuple):
     down: Any  # Walk
     across: Any  # Walk
     taps_in_row: Any  # of the whole weight
+    source_column: Any  # elements from one column of the source to the next
 
 
 class Form(NamedTuple):
@@ -71,17 +72,17 @@ def form(positions, columns, depth, stages, box_rows, box_columns, along):
 
 
 @gluon.jit(do_not_specialize=["n_tiles", "boxes", "column_tiles", "outputs", "channels", "down", "across",
-                              "taps_in_row", "result_group"])  # fmt: skip
+                              "taps_in_row", "source_column", "result_group"])  # fmt: skip
 def conv2d_hopper_gather_kernel(
     source, weight, result, bias_ptr, n_tiles, boxes, column_tiles, outputs, channels, down, across, taps_in_row,
-    result_group,
+    source_column, result_group,
     POSITIONS: gl.constexpr, COLUMNS: gl.constexpr, DEPTH: gl.constexpr, STAGES: gl.constexpr, BOX_ROWS: gl.constexpr,
     BOX_COLUMNS: gl.constexpr, ALONG: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Compute tiles of POSITIONS × COLUMNS. source, weight and result are descriptors; `boxes.py` says of what shape.
 
-    `boxes`: how many lie across and down. `result_group`: the place of the results in their groups of rows and columns.
-    ALONG: the channels of the weight that are summed are contiguous.
+    `boxes`: how many lie across and down. `result_group`: the place of the results in their groups of rows, and their
+    first element in groups of columns. ALONG: the channels of the weight that are summed are contiguous.
     """
     FORM: gl.constexpr = form(POSITIONS, COLUMNS, DEPTH, STAGES, BOX_ROWS, BOX_COLUMNS, ALONG)
     memory = Memory(
@@ -105,7 +106,15 @@ def conv2d_hopper_gather_kernel(
     )
     fence_async_shared()
     sizes = Sizes(
-        Boxes(boxes[0], boxes[1]), n_tiles, column_tiles, outputs, channels, as_walk(down), as_walk(across), taps_in_row
+        Boxes(boxes[0], boxes[1]),
+        n_tiles,
+        column_tiles,
+        outputs,
+        channels,
+        as_walk(down),
+        as_walk(across),
+        taps_in_row,
+        source_column,
     )
     gl.warp_specialize(
         [
@@ -142,7 +151,7 @@ def fetch_steps(source, weight, memory, sizes, FORM: gl.constexpr):
                     mbarrier.wait(memory.free.index(slot), (number // STAGES + 1) % 2)
                     ready = memory.ready.index(slot)
                     mbarrier.expect(ready, BYTES)
-                    place = column_place * sizes.channels + channel
+                    place = column_place * sizes.source_column + channel
                     corner = [image, row + row_group, row_place, column + column_group, place]
                     fetch(source, corner, ready, memory.source.index(slot))
                     weight_corner = [output, tap, channel] if FORM.ALONG else [channel, tap, output]
@@ -188,7 +197,7 @@ def multiply(result, bias_ptr, memory, sizes, result_group, FORM: gl.constexpr, 
         place.reshape([ROWS, COLUMNS]).store(total.to(result.dtype))
         fence_async_shared()
         image, row, column = place_of_box(tile // sizes.column_tiles, sizes.boxes, FORM)
-        HALF: gl.constexpr = half_of_box(FORM, PART)
-        output = result_group[1] * sizes.outputs + first_output
+        HALF: gl.constexpr = half_of_box(PART, POSITIONS, FORM.BOX_ROWS, FORM.BOX_COLUMNS)
+        output = result_group[1] + first_output
         put(result, [image + HALF[0], row + HALF[1], result_group[0], column + HALF[2], output], place)
     tma.store_wait(0)

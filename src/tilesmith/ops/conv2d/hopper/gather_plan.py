@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 import triton
 
-from tilesmith.ops.conv2d.hopper.boxes import UNIT, half_box, in_groups
+from tilesmith.ops.conv2d.hopper.boxes import UNIT, half_box, in_groups, unit_of_rows
 from tilesmith.ops.conv2d.hopper.gather import conv2d_hopper_gather_kernel
 from tilesmith.ops.conv2d.hopper.step_times import step_clocks, store_clocks
-from tilesmith.ops.conv2d.problem import Gather, best_box, lies_in_rows, plan_copy_of, plan_from_channels_last
-from tilesmith.ops.device.hopper import ProducerConfig, runs_on_hopper
+from tilesmith.ops.conv2d.problem import Gather, best_box, plan_copy_of, plan_from_channels_last
+from tilesmith.ops.device.hopper import ProducerConfig
 from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
 
@@ -76,7 +75,7 @@ def _tiling(gather: Gather, config: HopperGatherConfig) -> Tiling:
 def plan_hopper_gather(plan: Plan, gathers: Sequence[Gather]) -> bool:
     """Plan the launches that compute one result together; return whether this kernel computes the problem.
 
-    A result with channels first is computed with channels last and copied.
+    A result that TMA cannot store is computed with channels last and copied.
     """
     first = gathers[0]
     images = first.whole_result or first.result
@@ -87,14 +86,11 @@ def plan_hopper_gather(plan: Plan, gathers: Sequence[Gather]) -> bool:
     configs = [_config(plan, gather) for gather in gathers]
     if not all(_ends_with_blocks(gather, config) for gather, config in zip(gathers, configs, strict=True)):
         return False
-    result = images if images.strides[1] == 1 else plan_copy_of(plan, images)
-    in_results = in_groups(result, first.result_steps)
-    if in_results is None:
-        return False
+    stored = images if in_groups(images, first.result_steps) else plan_copy_of(plan, images, UNIT)
     for gather, config in zip(gathers, configs, strict=True):
-        _plan_launch(plan, gather, config, source, weight, in_results)
-    if result is not images:
-        plan_from_channels_last(plan, result, images)
+        _plan_launch(plan, gather, config, source, weight, stored)
+    if stored is not images:
+        plan_from_channels_last(plan, stored, images)
     return True
 
 
@@ -106,8 +102,10 @@ def _config(plan: Plan, gather: Gather) -> HopperGatherConfig:
 
 
 def _plan_launch(
-    plan: Plan, gather: Gather, config: HopperGatherConfig, source: Operand, weight: Operand, result: Operand
+    plan: Plan, gather: Gather, config: HopperGatherConfig, source: Operand, weight: Operand, stored: Operand
 ) -> None:
+    result = in_groups(stored, gather.result_steps)
+    assert result is not None, "TMA can store a copy in whole units"
     tiling = _tiling(gather, config)
     images, rows, columns = tiling.images, tiling.rows, tiling.columns
     along = gather.weight_strides[1] == 1
@@ -120,19 +118,17 @@ def _plan_launch(
         result=result.gluon_descriptor((half_images, half_rows, 1, half_columns, config.COLUMNS)),
         bias_ptr=gather.bias, n_tiles=tiling.n_tiles, boxes=(tiling.across, tiling.down),
         column_tiles=tiling.column_tiles, outputs=gather.outputs, channels=gather.channels, down=tuple(gather.down),
-        across=tuple(gather.across), taps_in_row=gather.weight.shape[3], result_group=gather.result_place,
+        across=tuple(gather.across), taps_in_row=gather.weight.shape[3], source_column=gather.source.strides[3],
+        result_group=(gather.result_place[0], gather.result_place[1] * stored.strides[3]),
         BOX_ROWS=rows, BOX_COLUMNS=columns, ALONG=along, REGISTERS=config.consumer_registers,
     )  # fmt: skip
 
 
 def _takes(plan: Plan, gather: Gather) -> bool:
+    sizes = gather.channels, gather.outputs
     return (
-        runs_on_hopper(plan)
-        and gather.source.dtype in (torch.bfloat16, torch.float16)
-        and gather.groups == 1
+        unit_of_rows(plan, gather.source.dtype, sizes, gather.groups) == UNIT
         and (gather.bias is None or gather.bias.strides[0] == 1)
-        and gather.channels % UNIT == 0
-        and gather.outputs % UNIT == 0
         and 0 not in gather.result.shape
     )
 
@@ -145,8 +141,8 @@ def _ends_with_blocks(gather: Gather, config: HopperGatherConfig) -> bool:
 
 def weight_by_taps(weight: Operand) -> Operand | None:
     """Return a weight [K, C, R, S] with channels last as [K, R · S, C], or None where TMA cannot load it."""
-    outputs, channels, taps_down, taps_across = weight.shape
-    if not lies_in_rows(weight, weight.strides[0]):
+    (outputs, channels, taps_down, taps_across), (of_output, of_channel, of_row, of_tap) = weight.shape, weight.strides
+    if of_channel != 1 or (taps_down > 1 and of_row != taps_across * of_tap):
         return None
-    by_taps = weight.seen_as((outputs, taps_down * taps_across, channels), (weight.strides[0], channels, 1))
+    by_taps = weight.seen_as((outputs, taps_down * taps_across, channels), (of_output, of_tap, 1))
     return by_taps if by_taps.describable() else None

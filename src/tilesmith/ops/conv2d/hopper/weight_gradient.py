@@ -53,6 +53,7 @@ class Work(NamedTuple):
     tap_across: Any
     outputs: Any
     channels: Any
+    source_column: Any  # elements from one column of the source to the next
 
 
 class Form(NamedTuple):
@@ -71,9 +72,12 @@ def form(positions, outputs, channels, stages, box_rows, box_columns):
     return Form(positions, outputs, channels, stages, box_rows, box_columns)
 
 
-@gluon.jit(do_not_specialize=["boxes", "n_boxes", "boxes_per_split", "outputs", "channels", "down", "across"])
+@gluon.jit(
+    do_not_specialize=["boxes", "n_boxes", "boxes_per_split", "outputs", "channels", "source_column", "down", "across"]
+)
 def conv2d_hopper_weight_gradient_kernel(
-    doutput, source, partials_ptr, boxes, n_boxes, boxes_per_split, outputs, channels, down, across,
+    doutput, source, partials_ptr, boxes, n_boxes, boxes_per_split, outputs, channels, source_column, down,
+    across,
     POSITIONS: gl.constexpr, OUTPUTS: gl.constexpr, CHANNELS: gl.constexpr, STAGES: gl.constexpr,
     BOX_ROWS: gl.constexpr, BOX_COLUMNS: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
@@ -108,7 +112,7 @@ def conv2d_hopper_weight_gradient_kernel(
     work = Work(
         Boxes(boxes[0], boxes[1]), first_box, gl.maximum(gl.minimum(n_boxes - first_box, boxes_per_split), 0),
         block % output_blocks * OUTPUTS, block // output_blocks * CHANNELS,
-        walk_down, walk_across, tap_down, tap_across, outputs, channels,
+        walk_down, walk_across, tap_down, tap_across, outputs, channels, source_column,
     )  # fmt: skip
     gl.warp_specialize(
         [
@@ -137,7 +141,7 @@ def fetch_boxes(doutput, source, memory, work, FORM: gl.constexpr):
         mbarrier.expect(ready, BYTES)
         fetch(doutput, [image, row, 0, column, work.output], ready, memory.doutput.index(slot))
         corner = [
-            image, row + row_group, row_place, column + column_group, column_place * work.channels + work.channel
+            image, row + row_group, row_place, column + column_group, column_place * work.source_column + work.channel
         ]  # fmt: skip
         fetch(source, corner, ready, memory.source.index(slot))
 

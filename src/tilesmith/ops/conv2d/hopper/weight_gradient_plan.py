@@ -9,11 +9,11 @@ from typing import NamedTuple
 import torch
 import triton
 
-from tilesmith.ops.conv2d.hopper.boxes import UNIT, in_groups
+from tilesmith.ops.conv2d.hopper.boxes import UNIT, in_groups, unit_of_rows
 from tilesmith.ops.conv2d.hopper.step_times import step_clocks, store_clocks
 from tilesmith.ops.conv2d.hopper.weight_gradient import GROUPS, ROWS, conv2d_hopper_weight_gradient_kernel
 from tilesmith.ops.conv2d.problem import Problem, best_box, forward_walk, lies_in_rows, plan_sum_into
-from tilesmith.ops.device.hopper import ProducerConfig, runs_on_hopper
+from tilesmith.ops.device.hopper import ProducerConfig
 from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
 
@@ -125,8 +125,9 @@ def plan_hopper_weight_gradient(plan: Plan, problem: Problem, dy: Operand, x: Op
         doutput=doutput.gluon_descriptor((images, rows, 1, columns, config.OUTPUTS)),
         source=source.gluon_descriptor((images, rows, 1, columns, config.CHANNELS)),
         partials_ptr=partials, boxes=(tiling.across, tiling.down), n_boxes=tiling.n_boxes, boxes_per_split=per_split,
-        outputs=problem.outputs, channels=problem.channels, down=tuple(forward_walk(problem, 0)),
-        across=tuple(forward_walk(problem, 1)), BOX_ROWS=rows, BOX_COLUMNS=columns, REGISTERS=config.consumer_registers,
+        outputs=problem.outputs, channels=problem.channels, source_column=x.strides[3],
+        down=tuple(forward_walk(problem, 0)), across=tuple(forward_walk(problem, 1)),
+        BOX_ROWS=rows, BOX_COLUMNS=columns, REGISTERS=config.consumer_registers,
     )  # fmt: skip
     if not direct:
         plan_sum_into(plan, partials, dweight)
@@ -134,11 +135,5 @@ def plan_hopper_weight_gradient(plan: Plan, problem: Problem, dy: Operand, x: Op
 
 
 def _takes(plan: Plan, problem: Problem, x: Operand) -> bool:
-    return (
-        runs_on_hopper(plan)
-        and x.dtype in (torch.bfloat16, torch.float16)
-        and problem.groups == 1
-        and problem.positions > 0
-        and problem.channels % UNIT == 0
-        and problem.outputs % UNIT == 0
-    )
+    sizes = problem.channels, problem.outputs
+    return unit_of_rows(plan, x.dtype, sizes, problem.groups) == UNIT and problem.positions > 0
