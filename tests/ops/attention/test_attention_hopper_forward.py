@@ -17,7 +17,8 @@ from tilesmith.ops import SPECS
 from tilesmith.ops.attention import forms
 from tilesmith.ops.attention.hopper import forward_plan, forward_tiles
 from tilesmith.ops.attention.hopper.forward_plan import LEAST_LENGTH, HopperForward
-from tilesmith.ops.attention.hopper.forward_tiles import LONGEST, parts_of_head
+from tilesmith.ops.attention.hopper.forward_tiles import LONGEST
+from tilesmith.ops.attention.hopper.head_tiles import parts_of_head
 from tilesmith.ops.runtime import dispatch
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.runtime.plan import PlannedLaunch

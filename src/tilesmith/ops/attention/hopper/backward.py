@@ -64,6 +64,7 @@ from tilesmith.ops.attention.hopper.backward_warps import (
     SharedTiles,
     Sizes,
     add_and_store,
+    allocate_dq,
     fetch_tiles,
     form,
     in_half_precision,
@@ -75,10 +76,17 @@ from tilesmith.ops.attention.hopper.backward_warps import (
 from tilesmith.ops.attention.hopper.dq_sums import (
     DQ_COLUMNS,
     DQ_ROWS,
-    SUM_COLUMNS,
-    SUM_ROWS,
     in_order_of_sum,
     sum_so_far,
+)
+from tilesmith.ops.attention.hopper.head_tiles import (
+    HeadTiles,
+    allocate_heads,
+    products_layout,
+    round_into,
+    rows_of_head,
+    start_product,
+    start_sum,
 )
 from tilesmith.ops.device.constants import LOG2_E
 from tilesmith.ops.device.hopper import GROUP_WARPS, hidden_zero
@@ -92,22 +100,23 @@ OTHER_REGISTERS = gl.constexpr(24)
 
 @gluon.jit(do_not_specialize=[*NOT_SPECIALISED, "n_key_heads", "set_heads", "scale"])
 def attention_hopper_backward_kernel(
-    q, k, v, doutput, statistics, dq, dk, dv, sums, sums_ptr, counters_ptr,
+    q_first, q_rest, k_first, k_rest, v_first, v_rest, doutput_first, doutput_rest, statistics,
+    dq_first, dq_rest, dk_first, dk_rest, dv_first, dv_rest, sums_first, sums_rest, sums_ptr, counters_ptr,
     n_heads, group, query_rows, key_rows, right, n_key_heads, set_heads, n_parts, scale,
-    HEAD: gl.constexpr, QUERIES: gl.constexpr, STAGES: gl.constexpr, ASCENDING: gl.constexpr,
+    FIRST: gl.constexpr, REST: gl.constexpr, QUERIES: gl.constexpr, STAGES: gl.constexpr, ASCENDING: gl.constexpr,
 ):  # fmt: skip
-    """Compute dq, dk and dv. q … sums are TMA descriptors; `Sizes` explains the numbers.
+    """Compute dq, dk and dv. q_first … sums_rest are TMA descriptors; `Sizes` explains the numbers.
 
-    The boxes are QUERIES queries for q, doutput and statistics, a warpgroup's tile for dq and the sums, and ROWS keys
-    for k, v, dk and dv. `n_parts`: parts into which a GQA group is split. Each part has heads of dk and dv of its own,
-    which another kernel adds up.
+    The boxes are QUERIES queries for q, doutput and statistics, and ROWS keys for k, v, dk and dv. dq and the sums have
+    a descriptor for each warpgroup: the box is its tile. `n_parts`: parts into which a GQA group is split. Each part
+    has heads of dk and dv of its own, which another kernel adds up.
     """
-    FORM: gl.constexpr = form(HEAD, QUERIES, STAGES, ASCENDING)
-    query_tiles = gl.allocate_shared_memory(q.dtype, [2 * STAGES, 1, 1, QUERIES, HEAD], q.layout)  # q and do in turn
-    key_tiles = gl.allocate_shared_memory(k.dtype, [2 * GROUPS, 1, 1, ROWS, HEAD], k.layout)  # keys, then values
+    FORM: gl.constexpr = form(FIRST, REST, QUERIES, STAGES, ASCENDING)
+    query_tiles = allocate_heads(q_first, q_rest, 2 * STAGES, QUERIES, FORM)  # q and do in turn
+    key_tiles = allocate_heads(k_first, k_rest, 2 * GROUPS, ROWS, FORM)  # keys, then values
     DS_LAYOUT: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
-    ds_tiles = gl.allocate_shared_memory(q.dtype, [2 * GROUPS, ROWS, QUERIES], DS_LAYOUT)
-    dq_tiles = gl.allocate_shared_memory(gl.float32, [GROUPS, SUM_ROWS, SUM_COLUMNS], sums.layout)
+    ds_tiles = gl.allocate_shared_memory(q_first.dtype, [2 * GROUPS, ROWS, QUERIES], DS_LAYOUT)
+    dq_tiles = (allocate_dq(sums_first, 0, FORM), allocate_dq(sums_rest, 1, FORM))
     statistics_tiles = gl.allocate_shared_memory(gl.float32, [2 * STAGES, 1, QUERIES], statistics.layout)
     signals = gl.allocate_shared_memory(gl.int64, [SLOTS + 3 * STAGES, 1], mbarrier.MBarrierLayout())
     mbarrier.init(signals.index(KEYS_READY), count=1)
@@ -125,6 +134,10 @@ def attention_hopper_backward_kernel(
     fence_async_shared()
     tiles = SharedTiles(query_tiles, key_tiles, ds_tiles, dq_tiles, statistics_tiles)
     sizes = Sizes(n_heads, group, query_rows, key_rows, right, n_key_heads, set_heads)
+    q, doutput = HeadTiles(q_first, q_rest), HeadTiles(doutput_first, doutput_rest)
+    k, v = HeadTiles(k_first, k_rest), HeadTiles(v_first, v_rest)
+    dk, dv = HeadTiles(dk_first, dk_rest), HeadTiles(dv_first, dv_rest)
+    dq, sums = (dq_first, dq_rest), (sums_first, sums_rest)
     fetched = (q, k, v, doutput, statistics)
     gl.warp_specialize(
         [
@@ -140,17 +153,18 @@ def attention_hopper_backward_kernel(
 
 
 @gluon.jit
-def differentiate(sums_ptr, dq_descriptor, tiles, signals, sizes, scale, FORM: gl.constexpr, PART: gl.constexpr):
-    """Run a consumer warpgroup: dk and dv of its keys, and half of each block's dq, from all 128 keys."""
+def differentiate(sums_ptr, dq_descriptors, tiles, signals, sizes, scale, FORM: gl.constexpr, PART: gl.constexpr):
+    """Run a consumer warpgroup: dk and dv of its keys, and its tile of each block's dq, from all 128 keys."""
     QUERIES: gl.constexpr = FORM.QUERIES
     STAGES: gl.constexpr = FORM.STAGES
-    HEAD: gl.constexpr = FORM.HEAD
-    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [GROUP_WARPS, 1], [16, QUERIES, 16])
+    REST: gl.constexpr = FORM.REST or FORM.FIRST  # unused where a head is one tile
+    TILES: gl.constexpr = 2 if FORM.REST else 1
+    DTYPE: gl.constexpr = tiles.queries.first.dtype
+    SCORES: gl.constexpr = products_layout(QUERIES)
     BLOCKS: gl.constexpr = QUERIES // BLOCK
-    BLOCK_OF_SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [GROUP_WARPS, 1], [16, BLOCK, 16])
-    GRADIENT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [GROUP_WARPS, 1], [16, HEAD, 16])
-    DQ: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [GROUP_WARPS, 1], [16, DQ_COLUMNS, 16])
-    PLACE: gl.constexpr = place_in_dq(PART, HEAD)
+    BLOCK_OF_SCORES: gl.constexpr = products_layout(BLOCK)
+    PLACE: gl.constexpr = place_in_dq(PART, FORM)
+    DQ: gl.constexpr = products_layout(PLACE.columns)
     work = work_of_program(sizes, FORM)
     # At least one, because the last query sees the last key. Without this maximum the compiler reserves registers.
     total = gl.maximum(work.n_blocks * sizes.group, 1)
@@ -159,35 +173,37 @@ def differentiate(sums_ptr, dq_descriptor, tiles, signals, sizes, scale, FORM: g
     reach = gl.minimum(sizes.key_rows - sizes.query_rows + sizes.right - start, LARGE)
     last_key = sizes.key_rows - 1 - start
 
-    dk = gl.zeros([ROWS, HEAD], gl.float32, GRADIENT)  # [ROWS, HEAD]
-    dv = gl.zeros([ROWS, HEAD], gl.float32, GRADIENT)  # [ROWS, HEAD]
+    dk = gl.zeros([ROWS, FORM.FIRST], gl.float32, products_layout(FORM.FIRST))  # [ROWS, FIRST]
+    dv = gl.zeros([ROWS, FORM.FIRST], gl.float32, products_layout(FORM.FIRST))  # [ROWS, FIRST]
+    dk_rest = gl.zeros([ROWS, REST], gl.float32, products_layout(REST))  # [ROWS, REST]
+    dv_rest = gl.zeros([ROWS, REST], gl.float32, products_layout(REST))  # [ROWS, REST]
     mbarrier.wait(signals.index(KEYS_READY), 0)
-    k = tiles.keys.index(PART).reshape([ROWS, HEAD])  # [ROWS, HEAD] in shared memory
-    started = start_scores(k, tiles.queries, signals, 0, total, SCORES, HEAD, STAGES)
+    k = rows_of_head(tiles.keys, PART, ROWS, FORM)
+    started = start_scores(k, tiles.queries, signals, 0, total, SCORES, FORM)
     scores = warpgroup_mma_wait(0, deps=[started])  # [ROWS, QUERIES]
     query = work.first_block * QUERIES
     for n in range(total):
         slot = n % STAGES
         zero = hidden_zero()  # keeps the addresses of tiles in the loop, out of registers
-        # In shared memory: q and do [QUERIES, HEAD], k and v [ROWS, HEAD].
-        q = tiles.queries.index(2 * slot).reshape([QUERIES, HEAD])
-        do = tiles.queries.index(2 * slot + 1).reshape([QUERIES, HEAD])
-        k = tiles.keys.index(PART + zero).reshape([ROWS, HEAD])
-        v = tiles.keys.index(GROUPS + PART + zero).reshape([ROWS, HEAD])
+        # In shared memory: q and do of QUERIES rows, k and v of ROWS.
+        q = rows_of_head(tiles.queries, 2 * slot, QUERIES, FORM)
+        do = rows_of_head(tiles.queries, 2 * slot + 1, QUERIES, FORM)
+        k = rows_of_head(tiles.keys, PART + zero, ROWS, FORM)
+        v = rows_of_head(tiles.keys, GROUPS + PART + zero, ROWS, FORM)
         lse, delta = tiles.statistics.index(2 * slot), tiles.statistics.index(2 * slot + 1)
         ds_tile = tiles.ds.index(n % 2 * GROUPS + PART)
         parts = halves(scores) if BLOCKS == 2 else (scores,)
         dscores = ()
         mbarrier.wait(signals.index(SLOTS + STAGES + slot), n // STAGES % 2)
         for block in gl.static_range(BLOCKS):
-            dweights = start_dweights(v, do, delta, block * BLOCK, BLOCK_OF_SCORES)  # [ROWS, BLOCK]
+            do_block = block_of(do, block, FORM)
+            dweights = start_dweights(v, do_block, delta, block * BLOCK, BLOCK_OF_SCORES, FORM)  # [ROWS, BLOCK]
             weights = gl.exp2(parts[block] * (scale * LOG2_E) - statistics_of(lse, block * BLOCK, BLOCK_OF_SCORES))
             if gl.minimum(query + block * BLOCK + reach, last_key) < ROWS - 1:  # not every query sees every key
                 weights = only_seen(weights, query + block * BLOCK + reach, last_key, BLOCK_OF_SCORES)
-            operand = gl.convert_layout(weights.to(tiles.queries.dtype), gl.DotOperandLayout(0, GRADIENT, 2))
-            dv = warpgroup_mma(operand, do.slice(block * BLOCK, BLOCK), dv, is_async=True)  # [ROWS, HEAD]
-            dweights = warpgroup_mma_wait(1, deps=[dweights])
-            rounded = (weights * dweights).to(tiles.queries.dtype)  # [ROWS, BLOCK]
+            dv, dv_rest = start_sum(weights.to(DTYPE), do_block, dv, dv_rest, FORM)
+            dweights = warpgroup_mma_wait(TILES, deps=[dweights])
+            rounded = (weights * dweights).to(DTYPE)  # [ROWS, BLOCK]
             ds_tile.slice(block * BLOCK, BLOCK, dim=1).store(rounded)
             dscores = dscores + (rounded,)  # type: ignore[assignment]  # noqa: RUF005  # Triton does not unpack
         fence_async_shared()
@@ -196,33 +212,39 @@ def differentiate(sums_ptr, dq_descriptor, tiles, signals, sizes, scale, FORM: g
         sees_no_later = gl.minimum(query + QUERIES - 1 + reach, last_key) < KEYS - PART * ROWS
         adds_first = work.block == 0 if FORM.ASCENDING else sees_no_later
         adds_last = sees_no_later if FORM.ASCENDING else work.block == 0
-        dq = gl.zeros([DQ_ROWS, DQ_COLUMNS], gl.float32, DQ)  # [DQ_ROWS, DQ_COLUMNS]
+        dq = gl.zeros([DQ_ROWS, PLACE.columns], gl.float32, DQ)  # [DQ_ROWS, columns]
         if adds_last & (not adds_first):  # reads the sum now: later there are no registers for it
             mbarrier.wait(signals.index(MAY_ADD + n % 2), n // 2 % 2)
-            tile = tile_of_sums(sizes, work, n) * GROUPS + PART
-            dq = sum_so_far(sums_ptr + gl.cast(tile, gl.int64) * (DQ_ROWS * DQ_COLUMNS), DQ)
+            tile = gl.cast(tile_of_sums(sizes, work, n), gl.int64) * (QUERIES * (FORM.FIRST + FORM.REST))
+            dq = sum_so_far(sums_ptr + tile + PART * (DQ_ROWS * DQ_COLUMNS), PLACE.columns, DQ)
         mbarrier.wait(signals.index(DS_READY), n % 2)
         for part in gl.static_range(GROUPS):
             ds = tiles.ds.index(n % 2 * GROUPS + part)
-            columns = tiles.keys.index(part + zero).reshape([ROWS, HEAD])
-            ds = ds.slice(PLACE[0], DQ_ROWS, dim=1).permute([1, 0])  # [DQ_ROWS, ROWS] in shared memory
-            columns = columns.slice(PLACE[1], DQ_COLUMNS, dim=1)  # [ROWS, DQ_COLUMNS] in shared memory
+            keys = rows_of_head(tiles.keys, part + zero, ROWS, FORM)
+            ds = ds.slice(PLACE.row, DQ_ROWS, dim=1).permute([1, 0])  # [DQ_ROWS, ROWS] in shared memory
+            # [ROWS, columns] in shared memory
+            columns = keys.rest if PLACE.column == FORM.FIRST else keys.first.slice(PLACE.column, PLACE.columns, dim=1)
             dq = warpgroup_mma(ds, columns, dq, is_async=True)
         for block in gl.static_range(BLOCKS):
-            operand = gl.convert_layout(dscores[block], gl.DotOperandLayout(0, GRADIENT, 2))
-            dk = warpgroup_mma(operand, q.slice(block * BLOCK, BLOCK), dk, is_async=True)  # [ROWS, HEAD]
-        dq, dv = warpgroup_mma_wait(BLOCKS, deps=[dq, dv])
+            dk, dk_rest = start_sum(dscores[block], block_of(q, block, FORM), dk, dk_rest, FORM)
+        if FORM.REST:
+            dq, dv, dv_rest = warpgroup_mma_wait(BLOCKS * TILES, deps=[dq, dv, dv_rest])
+        else:
+            dq, dv = warpgroup_mma_wait(BLOCKS, deps=[dq, dv])
         mbarrier.wait(signals.index(DQ_FREE), (n + 1) % 2)
         if adds_last:
-            rounded_dq = in_half_precision(tiles, PART, dq_descriptor).reshape([DQ_ROWS, DQ_COLUMNS])
-            rounded_dq.store((dq * scale).to(tiles.queries.dtype))
+            rounded_dq = in_half_precision(tiles, PART, dq_descriptors, FORM).reshape([DQ_ROWS, PLACE.columns])
+            rounded_dq.store((dq * scale).to(DTYPE))
         else:
-            tiles.dq.index(PART + zero).store(in_order_of_sum(dq))
+            tiles.dq[PART].index(zero).store(in_order_of_sum(dq))
         fence_async_shared()
         thread_barrier()
         mbarrier.arrive(signals.index(DQ_READY), count=1)
-        started = start_scores(k, tiles.queries, signals, n + 1, total, SCORES, HEAD, STAGES)
-        dk, scores = warpgroup_mma_wait(0, deps=[dk, started])
+        started = start_scores(k, tiles.queries, signals, n + 1, total, SCORES, FORM)
+        if FORM.REST:
+            dk, dk_rest, scores = warpgroup_mma_wait(0, deps=[dk, dk_rest, started])
+        else:
+            dk, scores = warpgroup_mma_wait(0, deps=[dk, started])
         mbarrier.arrive(signals.index(SLOTS + 2 * STAGES + slot), count=1)
         query += QUERIES
         if query >= sizes.query_rows:  # on to the next head
@@ -230,48 +252,53 @@ def differentiate(sums_ptr, dq_descriptor, tiles, signals, sizes, scale, FORM: g
 
     # The other warpgroup reads this one's keys until it arrives too. Only this one reads its values: dv needs no wait.
     mbarrier.arrive(signals.index(DS_READY), count=1)
-    tiles.keys.index(GROUPS + PART).reshape([ROWS, HEAD]).store(dv.to(tiles.queries.dtype))
+    round_into(tiles.keys, GROUPS + PART, dv, dv_rest, FORM)
     mbarrier.wait(signals.index(DS_READY), total % 2)
-    tiles.keys.index(PART).reshape([ROWS, HEAD]).store((dk * scale).to(tiles.queries.dtype))
+    round_into(tiles.keys, PART, dk * scale, dk_rest * scale, FORM)
     fence_async_shared()
     thread_barrier()
     mbarrier.arrive(signals.index(DONE), count=1)
 
 
 @gluon.jit
-def start_scores(
-    k, query_tiles, signals, n, total, SCORES: gl.constexpr, HEAD: gl.constexpr, STAGES: gl.constexpr
-):  # fmt: skip
+def start_scores(k, query_tiles, signals, n, total, SCORES: gl.constexpr, FORM: gl.constexpr):
     """Start the scores of the n-th block of queries. For n = total, those of the last block again: nobody uses them."""
     n = gl.minimum(n, total - 1)
-    slot = n % STAGES
-    QUERIES: gl.constexpr = query_tiles.shape[3]
-    mbarrier.wait(signals.index(SLOTS + slot), n // STAGES % 2)
-    q = query_tiles.index(2 * slot).reshape([QUERIES, HEAD])  # [QUERIES, HEAD] in shared memory
-    no_scores = gl.zeros([ROWS, QUERIES], gl.float32, SCORES)
-    return warpgroup_mma(k, q.permute([1, 0]), no_scores, use_acc=False, is_async=True)  # [ROWS, QUERIES]
+    slot = n % FORM.STAGES
+    mbarrier.wait(signals.index(SLOTS + slot), n // FORM.STAGES % 2)
+    q = rows_of_head(query_tiles, 2 * slot, FORM.QUERIES, FORM)
+    no_scores = gl.zeros([ROWS, FORM.QUERIES], gl.float32, SCORES)
+    return start_product(k, q, no_scores, False, FORM)  # [ROWS, QUERIES]
 
 
 @gluon.jit
 def halves(scores):
     """Return the scores of the first and of the second BLOCK queries: [ROWS, BLOCK] each."""
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [GROUP_WARPS, 1], [16, BLOCK, 16])
+    LAYOUT: gl.constexpr = products_layout(BLOCK)
     first, second = gl.split(scores.reshape([ROWS, 2, BLOCK]).permute([0, 2, 1]))
     first = gl.convert_layout(first, LAYOUT, assert_trivial=True)
     return first, gl.convert_layout(second, LAYOUT, assert_trivial=True)
 
 
 @gluon.jit
-def statistics_of(tile, FIRST: gl.constexpr, LAYOUT: gl.constexpr):
+def statistics_of(tile, FIRST_QUERY: gl.constexpr, LAYOUT: gl.constexpr):
     """Load lse or δ of BLOCK queries as a row for this layout: [1, BLOCK]."""
-    return tile.reshape([tile.shape[1]]).slice(FIRST, BLOCK).load(gl.SliceLayout(0, LAYOUT))[None, :]
+    return tile.reshape([tile.shape[1]]).slice(FIRST_QUERY, BLOCK).load(gl.SliceLayout(0, LAYOUT))[None, :]
 
 
 @gluon.jit
-def start_dweights(v, do, delta, FIRST: gl.constexpr, LAYOUT: gl.constexpr):
+def block_of(head, BLOCK_INDEX: gl.constexpr, FORM: gl.constexpr):
+    """Return BLOCK rows of q or do in shared memory."""
+    first = head.first.slice(BLOCK_INDEX * BLOCK, BLOCK)
+    rest = head.rest.slice(BLOCK_INDEX * BLOCK, BLOCK) if FORM.REST else first
+    return HeadTiles(first, rest)
+
+
+@gluon.jit
+def start_dweights(v, do, delta, FIRST_QUERY: gl.constexpr, LAYOUT: gl.constexpr, FORM: gl.constexpr):
     """Start v · doᵀ − δ for BLOCK queries: [ROWS, BLOCK]. To subtract δ later would take registers."""
-    start = gl.zeros([ROWS, BLOCK], gl.float32, LAYOUT) - statistics_of(delta, FIRST, LAYOUT)
-    return warpgroup_mma(v, do.slice(FIRST, BLOCK).permute([1, 0]), start, is_async=True)
+    start = gl.zeros([ROWS, BLOCK], gl.float32, LAYOUT) - statistics_of(delta, FIRST_QUERY, LAYOUT)
+    return start_product(v, do, start, True, FORM)
 
 
 @gluon.jit

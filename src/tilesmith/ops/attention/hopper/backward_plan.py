@@ -9,7 +9,8 @@ import triton
 
 from tilesmith.ops.attention.hopper.backward import attention_hopper_backward_kernel
 from tilesmith.ops.attention.hopper.backward_warps import GROUPS, KEYS, ROWS
-from tilesmith.ops.attention.hopper.dq_sums import DQ_COLUMNS, DQ_ROWS, SUM_COLUMNS, SUM_ROWS
+from tilesmith.ops.attention.hopper.dq_sums import DQ_COLUMNS, DQ_ROWS, SUM_COLUMNS, sum_rows
+from tilesmith.ops.attention.hopper.head_tiles import described_heads, parts_of_head
 from tilesmith.ops.attention.hopper.problems import takes_plain_problem
 from tilesmith.ops.attention.kernels.delta import plan_delta
 from tilesmith.ops.attention.kernels.group_parts import number_of_parts, plan_sum_of_parts, with_parts
@@ -70,9 +71,10 @@ s2048 d128 348, 275, 245, 244, 266; 71 heads on one, b6 s2050 d128 5708, 5420, 5
 more: b8, 32 heads on 8, s512 d64 117, 117, 130, 147, 152."""
 
 
-def _queries_at_a_time(head: int) -> int:
-    """Return the queries of a block for such heads, so that each warpgroup computes one tile of dq."""
-    return int(GROUPS.value) * int(DQ_ROWS.value) * int(DQ_COLUMNS.value) // head
+def _queries_at_a_time(first: int, rest: int) -> int:
+    """Return the queries of a block for heads of such tiles, so that each warpgroup computes one tile of dq."""
+    rows = int(DQ_ROWS.value)
+    return rows if rest or first > int(DQ_COLUMNS.value) else 2 * rows
 
 
 def _programs(problem: Problem) -> int:
@@ -85,14 +87,14 @@ def plan_hopper_backward(task: Gradients) -> tuple[Operand, ...]:
     plan = task.problem.plan
     problem, whole = task.problem, task
     statistics = plan.empty(problem.statistics_shape, problem.statistics_dtype)
-    head, rows = problem.head_block, int(ROWS.value)
-    sizes = head, bucket(problem.queries), bucket(problem.keys), problem.q.dtype
+    first, rest = parts_of_head(problem.head_size)
+    sizes = first + rest, bucket(problem.queries), bucket(problem.keys), problem.q.dtype
     config = plan.choose(hopper_backward_config(problem), "hopper", *sizes)
-    queries = _queries_at_a_time(head)
+    queries, keys = _queries_at_a_time(first, rest), int(ROWS.value)
     heads = problem.sequences * problem.heads
     query_blocks = triton.cdiv(problem.queries, queries)
-    columns = int(SUM_COLUMNS.value)
-    sums = plan.empty((heads * query_blocks * queries * head // columns, columns), torch.float32)
+    of_dq, columns = int(DQ_COLUMNS.value), int(SUM_COLUMNS.value)
+    sums = plan.empty((heads * query_blocks * queries * (first + rest) // columns, columns), torch.float32)
     counters = plan.empty((heads, query_blocks), torch.int32)
     plan_delta(plan, task, statistics, counters)
     parts = number_of_parts(problem, _programs(problem), config.least_programs)
@@ -103,14 +105,14 @@ def plan_hopper_backward(task: Gradients) -> tuple[Operand, ...]:
     plan.launch(
         attention_hopper_backward_kernel,
         (parts * _programs(problem),), config,
-        q=problem.q.gluon_descriptor((1, 1, queries, head)),
-        doutput=task.doutput.gluon_descriptor((1, 1, queries, head)),
-        k=problem.k.gluon_descriptor((1, 1, rows, head)), v=problem.v.gluon_descriptor((1, 1, rows, head)),
-        dk=task.dk.gluon_descriptor((1, 1, rows, head)), dv=task.dv.gluon_descriptor((1, 1, rows, head)),
-        dq=task.dq.gluon_descriptor((1, 1, int(DQ_ROWS.value), int(DQ_COLUMNS.value))),
-        sums=sums.gluon_descriptor((int(SUM_ROWS.value), columns)),
+        **described_heads((first, rest), queries, q=problem.q, doutput=task.doutput),
+        **described_heads((first, rest), keys, k=problem.k, v=problem.v, dk=task.dk, dv=task.dv),
+        **described_heads((of_dq, rest), int(DQ_ROWS.value), dq=task.dq),
+        sums_first=sums.gluon_descriptor((sum_rows(of_dq), columns)),
+        sums_rest=sums.gluon_descriptor((sum_rows(rest or of_dq), columns)),
         statistics=statistics.seen_as(*in_rows).gluon_descriptor((1, queries)), sums_ptr=sums, counters_ptr=counters,
-        n_key_heads=key_heads, set_heads=min(config.set_heads, key_heads), n_parts=parts, HEAD=head, QUERIES=queries,
+        n_key_heads=key_heads, set_heads=min(config.set_heads, key_heads), n_parts=parts,
+        FIRST=first, REST=rest, QUERIES=queries,
         **{name: known[name] for name in ("n_heads", "group", "query_rows", "key_rows", "right", "scale")},
     )  # fmt: skip
     plan_sum_of_parts(whole, task, parts)

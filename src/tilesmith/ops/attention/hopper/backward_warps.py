@@ -11,7 +11,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from tilesmith.ops.attention.hopper.dq_sums import DQ_COLUMNS, DQ_ROWS, SUM_ROWS
+from tilesmith.ops.attention.hopper.dq_sums import DQ_COLUMNS, DQ_ROWS, SUM_COLUMNS, sum_rows
+from tilesmith.ops.attention.hopper.head_tiles import HeadTiles, put_head, start_fetching
 from tilesmith.ops.device.hopper import fence_of_proxies, wait_until_written
 from tilesmith.toolchain.gluon import add, fetch, put, reinterpreted, thread_barrier
 
@@ -46,24 +47,25 @@ class Sizes(NamedTuple):
 class Form(NamedTuple):
     """The compile-time constants of the kernel."""
 
-    HEAD: int
-    QUERIES: int  # of a block: 64 for heads of 128, 128 for heads of 64
+    FIRST: int  # columns of a head's first tile
+    REST: int  # and of its second, or zero
+    QUERIES: int  # of a block: 128 for heads in one tile of 64, else 64
     STAGES: int  # blocks of queries in the ring
     ASCENDING: bool
 
 
 @gluon.constexpr_function
-def form(head, queries, stages, ascending):
-    return Form(head, queries, stages, ascending)
+def form(first, rest, queries, stages, ascending):
+    return Form(first, rest, queries, stages, ascending)
 
 
 class SharedTiles(NamedTuple):
     """The tiles in shared memory. Their first axis counts them."""
 
-    queries: Any  # [2 · STAGES, QUERIES, HEAD]: q and do of each stage
-    keys: Any  # [2 · GROUPS, ROWS, HEAD]: keys of each warpgroup, then values; at the end dk and dv
+    queries: HeadTiles  # [2 · STAGES, QUERIES, columns]: q and do of each stage
+    keys: HeadTiles  # [2 · GROUPS, ROWS, columns]: keys of each warpgroup, then values; at the end dk and dv
     ds: Any  # [2 · GROUPS, ROWS, QUERIES]: two turns
-    dq: Any  # [GROUPS, SUM_ROWS, SUM_COLUMNS]: float32 to be added, or the rounded result of the last program
+    dq: Any  # of each warpgroup [1, rows, SUM_COLUMNS]: float32 to be added, or the rounded result of the last program
     statistics: Any  # [2 · STAGES, QUERIES]: lse and δ of each stage
 
 
@@ -115,11 +117,11 @@ def fetch_tiles(fetched, tiles, signals, sizes, n_parts, FORM: gl.constexpr):
     q, k, v, doutput, statistics = fetched
     work = work_of_program(sizes, FORM)
     keys_ready = signals.index(KEYS_READY)
-    mbarrier.expect(keys_ready, 2 * KEYS * FORM.HEAD * 2)
+    mbarrier.expect(keys_ready, 2 * KEYS * (FORM.FIRST + FORM.REST) * 2)
     for part in gl.static_range(GROUPS):
-        corner = [work.sequence, work.key_head // n_parts, work.block * KEYS + part * ROWS, 0]
-        fetch(k, corner, keys_ready, tiles.keys.index(part))
-        fetch(v, corner, keys_ready, tiles.keys.index(GROUPS + part))
+        key_head, key = work.key_head // n_parts, work.block * KEYS + part * ROWS
+        start_fetching(k, work.sequence, key_head, key, keys_ready, tiles.keys, part, FORM)
+        start_fetching(v, work.sequence, key_head, key, keys_ready, tiles.keys, GROUPS + part, FORM)
     for n in range(work.n_blocks * sizes.group):
         slot = n % FORM.STAGES
         head = work.key_head * sizes.group + n // work.n_blocks
@@ -127,12 +129,12 @@ def fetch_tiles(fetched, tiles, signals, sizes, n_parts, FORM: gl.constexpr):
         row = (work.sequence * sizes.n_heads + head) * 2  # of statistics: lse, and below it δ
         mbarrier.wait(signals.index(SLOTS + 2 * FORM.STAGES + slot), (n // FORM.STAGES + 1) % 2)
         ready = signals.index(SLOTS + slot)
-        mbarrier.expect(ready, FORM.QUERIES * (FORM.HEAD * 2 + 4))
-        fetch(q, [work.sequence, head, query, 0], ready, tiles.queries.index(2 * slot))
+        mbarrier.expect(ready, FORM.QUERIES * ((FORM.FIRST + FORM.REST) * 2 + 4))
+        start_fetching(q, work.sequence, head, query, ready, tiles.queries, 2 * slot, FORM)
         fetch(statistics, [row, query], ready, tiles.statistics.index(2 * slot))
         ready = signals.index(SLOTS + FORM.STAGES + slot)
-        mbarrier.expect(ready, FORM.QUERIES * (FORM.HEAD * 2 + 4))
-        fetch(doutput, [work.sequence, head, query, 0], ready, tiles.queries.index(2 * slot + 1))
+        mbarrier.expect(ready, FORM.QUERIES * ((FORM.FIRST + FORM.REST) * 2 + 4))
+        start_fetching(doutput, work.sequence, head, query, ready, tiles.queries, 2 * slot + 1, FORM)
         fetch(statistics, [row + 1, query], ready, tiles.statistics.index(2 * slot + 1))
 
 
@@ -175,7 +177,7 @@ def add_and_store(dq, dk, dv, sums, counters_ptr, tiles, signals, sizes, FORM: g
     """Run the warp that adds dq to the sum by TMA, after all earlier programs have added, and raises the counter.
 
     The first program stores its dq as the sum. The last stores the result, and raises no counter. At the end, store dk
-    and dv.
+    and dv. `dq` and `sums` have a descriptor for each warpgroup.
     """
     work = work_of_program(sizes, FORM)
     for n in range(work.n_blocks * sizes.group):
@@ -183,12 +185,12 @@ def add_and_store(dq, dk, dv, sums, counters_ptr, tiles, signals, sizes, FORM: g
         mbarrier.wait(signals.index(DQ_READY), n % 2)
         mbarrier.wait(signals.index(MAY_ADD + n % 2), n // 2 % 2)
         if after > 0:
-            row = tile_of_sums(sizes, work, n) * (GROUPS * SUM_ROWS)
+            row = tile_of_sums(sizes, work, n) * (FORM.QUERIES * (FORM.FIRST + FORM.REST) // SUM_COLUMNS)
             for part in gl.static_range(GROUPS):
                 if before == 0:
-                    put(sums, [row + part * SUM_ROWS, 0], tiles.dq.index(part))
+                    put(sums[part], [row + part * sum_rows(DQ_COLUMNS), 0], tiles.dq[part].index(0))
                 else:
-                    add(sums, [row + part * SUM_ROWS, 0], tiles.dq.index(part))
+                    add(sums[part], [row + part * sum_rows(DQ_COLUMNS), 0], tiles.dq[part].index(0))
             tma.store_wait(0)  # TMA has read the tiles
             mbarrier.arrive(signals.index(DQ_FREE), count=1)
             wait_until_written()  # and the sum is in memory
@@ -201,28 +203,47 @@ def add_and_store(dq, dk, dv, sums, counters_ptr, tiles, signals, sizes, FORM: g
         else:
             query = (work.first_block + n % work.n_blocks) * FORM.QUERIES
             for part in gl.static_range(GROUPS):
-                row, column = query + place_in_dq(part, FORM.HEAD)[0], place_in_dq(part, FORM.HEAD)[1]
+                row, column = query + place_in_dq(part, FORM).row, place_in_dq(part, FORM).column
                 corner = [work.sequence, work.key_head * sizes.group + n // work.n_blocks, row, column]
-                put(dq, corner, in_half_precision(tiles, part, dq))
+                put(dq[part], corner, in_half_precision(tiles, part, dq, FORM))
             tma.store_wait(0)
             mbarrier.arrive(signals.index(DQ_FREE), count=1)
         mbarrier.arrive(signals.index(COUNTED + n % 2), count=1)
     mbarrier.wait(signals.index(DONE), 0)
     for part in gl.static_range(GROUPS):
-        corner = [work.sequence, work.key_head, work.block * KEYS + part * ROWS, 0]
-        put(dk, corner, tiles.keys.index(part))
-        put(dv, corner, tiles.keys.index(GROUPS + part))
+        key = work.block * KEYS + part * ROWS
+        put_head(dk, work.sequence, work.key_head, key, tiles.keys, part, FORM)
+        put_head(dv, work.sequence, work.key_head, key, tiles.keys, GROUPS + part, FORM)
     tma.store_wait(0)
 
 
+class DqPlace(NamedTuple):
+    """The first row and column of a warpgroup's tile of dq, and how many columns."""
+
+    row: int
+    column: int
+    columns: int
+
+
 @gluon.constexpr_function
-def place_in_dq(part, head):
-    """Return the first row and column of a warpgroup's tile of dq: rows for heads of 64, columns for heads of 128."""
-    return (part * DQ_ROWS.value, 0) if head == DQ_COLUMNS.value else (0, part * DQ_COLUMNS.value)
+def place_in_dq(part, form):
+    """Return a warpgroup's tile of dq: half the rows or columns of heads in one tile, else a tile of the head each."""
+    if form.REST:
+        return DqPlace(0, part * form.FIRST, form.REST if part else form.FIRST)
+    if DQ_COLUMNS.value == form.FIRST:
+        return DqPlace(part * DQ_ROWS.value, 0, DQ_COLUMNS.value)
+    return DqPlace(0, part * DQ_COLUMNS.value, DQ_COLUMNS.value)
 
 
 @gluon.jit
-def in_half_precision(tiles, index, dq):
+def allocate_dq(sums, PART: gl.constexpr, FORM: gl.constexpr):
+    """Allocate shared memory for a warpgroup's tile of dq, as it lies in the sum."""
+    ROWS_OF_SUM: gl.constexpr = sum_rows(place_in_dq(PART, FORM).columns)
+    return gl.allocate_shared_memory(gl.float32, [1, ROWS_OF_SUM, SUM_COLUMNS], sums.layout)
+
+
+@gluon.jit
+def in_half_precision(tiles, PART: gl.constexpr, dq, FORM: gl.constexpr):
     """Return the memory of a warpgroup's part of dq as a tile of dq: the last program stores its result there."""
-    SHAPE: gl.constexpr = [2, 1, 1, DQ_ROWS, DQ_COLUMNS]
-    return reinterpreted(tiles.dq.index(index), tiles.queries.dtype, SHAPE, dq.layout).index(0)
+    SHAPE: gl.constexpr = [2, 1, 1, DQ_ROWS, place_in_dq(PART, FORM).columns]
+    return reinterpreted(tiles.dq[PART].index(0), tiles.queries.first.dtype, SHAPE, dq[PART].layout).index(0)

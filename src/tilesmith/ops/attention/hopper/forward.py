@@ -34,6 +34,7 @@ from tilesmith.ops.attention.hopper.head_tiles import (
     fetch_head,
     finished,
     form,
+    rows_of_head,
     scaled,
     start_scores,
     start_sum,
@@ -292,7 +293,8 @@ def attend_tile(tile, turn, passed, given, FORM: gl.constexpr, PART: gl.constexp
             for i in range(begin, end):
                 mbarrier.wait(shared.k_ready.index(i % STAGES), i // STAGES % 2)
                 scores = start_scores(shared.q, place, shared.k, i, SCORES, FORM)
-                output, rest = start_sum(unpacked(weights, DTYPE, BLOCK_KEYS), shared.v, output, rest, i - 1, FORM)
+                values = rows_of_head(shared.v, (i - 1) % STAGES, BLOCK_KEYS, FORM)
+                output, rest = start_sum(unpacked(weights, DTYPE, BLOCK_KEYS), values, output, rest, FORM)
                 products = warpgroup_mma_wait(2 if FORM.REST else 1, deps=[scores])  # [ROWS, BLOCK_KEYS]
                 mbarrier.arrive(shared.k_free.index(i % STAGES), count=1)
                 new, shrink, largest, total = weighed(
@@ -305,7 +307,8 @@ def attend_tile(tile, turn, passed, given, FORM: gl.constexpr, PART: gl.constexp
                 mbarrier.arrive(shared.v_free.index((i - 1) % STAGES), count=1)
                 output, rest = scaled(output, rest, shrink, FORM)
                 weights = packed(new, DTYPE, BLOCK_KEYS)  # replaces the last weights, which wgmma reads until here
-        output, rest = start_sum(unpacked(weights, DTYPE, BLOCK_KEYS), shared.v, output, rest, passed - 1, FORM)
+        values = rows_of_head(shared.v, (passed - 1) % STAGES, BLOCK_KEYS, FORM)
+        output, rest = start_sum(unpacked(weights, DTYPE, BLOCK_KEYS), values, output, rest, FORM)
         output, rest = finished(output, rest, FORM)
         mbarrier.arrive(shared.v_free.index((passed - 1) % STAGES), count=1)
 

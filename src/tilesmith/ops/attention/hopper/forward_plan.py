@@ -11,8 +11,8 @@ from tilesmith.ops.attention.hopper.forward_tiles import (
     HopperForwardConfig,
     fastest_tiles,
     number_of_tiles,
-    parts_of_head,
 )
+from tilesmith.ops.attention.hopper.head_tiles import described_heads, parts_of_head
 from tilesmith.ops.attention.hopper.problems import takes_plain_problem
 from tilesmith.ops.attention.hopper.softmax_weights import ROWS
 from tilesmith.ops.attention.problem import Problem
@@ -78,30 +78,20 @@ def plan_hopper_forward(problem: Problem) -> tuple[Operand, Operand]:
     output = plan.empty_like(problem.q)
     lse = plan.empty(problem.lse_shape, problem.statistics_dtype)
     order = "full" if problem.right == UNBOUNDED else "causal"
-    columns = sum(parts_of_head(problem.head_size))
-    config = plan.choose(default_config(problem, plan.multiprocessors), "hopper", order, columns, *problem.sizes)
+    parts = parts_of_head(problem.head_size)
+    config = plan.choose(default_config(problem, plan.multiprocessors), "hopper", order, sum(parts), *problem.sizes)
     n_tiles = number_of_tiles(problem, config)
     known = problem.arguments()
     plan.launch(
         attention_hopper_forward_kernel,
         (min(n_tiles, config.resident * plan.multiprocessors) if config.PERSISTENT else n_tiles,), config,
-        **_described(problem, output, config), lse_ptr=lse, n_tiles=n_tiles, together=config.together,
-        REGISTERS=config.consumer_registers,
+        **described_heads(parts, int(ROWS.value), q=problem.q, output=output),
+        **described_heads(parts, config.BLOCK_KEYS, k=problem.k, v=problem.v),
+        lse_ptr=lse, n_tiles=n_tiles, together=config.together,
+        FIRST=parts[0], REST=parts[1], REGISTERS=config.consumer_registers,
         **{name: known[name] for name in ("n_heads", "group", "query_rows", "key_rows", "right", "scale")},
     )  # fmt: skip
     return output, lse
-
-
-def _described(problem: Problem, output: Operand, config: HopperForwardConfig) -> dict[str, object]:
-    """Return the descriptors of the tensors' tiles, two for each tensor, and the columns of both."""
-    first, rest = parts_of_head(problem.head_size)
-    queries, keys = int(ROWS.value), config.BLOCK_KEYS
-    found: dict[str, object] = {"FIRST": first, "REST": rest}
-    tensors = {"q": (problem.q, queries), "k": (problem.k, keys), "v": (problem.v, keys), "output": (output, queries)}
-    for name, (tensor, rows) in tensors.items():
-        found[f"{name}_first"] = tensor.gluon_descriptor((1, 1, rows, first))
-        found[f"{name}_rest"] = tensor.gluon_descriptor((1, 1, rows, rest or first))
-    return found
 
 
 class HopperForward:

@@ -1,4 +1,4 @@
-"""The tiles of `forward.py`: how many columns a head's tiles have, and the fastest tiles for a problem."""
+"""The fastest tiles of `forward.py` for a problem."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tilesmith.ops.attention.hopper.head_tiles import parts_of_head
 from tilesmith.ops.attention.hopper.softmax_weights import ROWS
 from tilesmith.ops.attention.problem import Problem
 from tilesmith.ops.attention.reference import UNBOUNDED
@@ -31,20 +32,6 @@ class HopperForwardConfig(ProducerConfig):
     @property
     def consumers(self) -> int:
         return self.GROUPS
-
-
-def parts_of_head(head_size: int) -> tuple[int, int]:
-    """Return the columns of the two tiles of a head. The second is zero where a single tile is as fast.
-
-    Heads of 48 in tiles of 32 + 16 are no faster than in one of 64: b4 h16 s4096 causal 313 µs and 302. Where rows are
-    no multiple of 32 bytes, two tiles lose too: with heads of 72 and tiles of 1×128, b50 h32 s512 full took 469 µs
-    (cuDNN 375); in one tile with 2×128 it takes 427, and b7 h20 s4096 causal 932 (983). Heads of 136 gain all the same:
-    b30 h12 s1024 causal 278 (313).
-    """
-    if head_size > 192:
-        return 256, 0
-    first = 128 if head_size > 96 or (head_size > 64 and head_size % 16) else 64 if head_size > 32 else 32
-    return first, next(columns for columns in (0, 16, 32, 64) if head_size - first <= columns)
 
 
 Speeds = Mapping[HopperForwardConfig, float]

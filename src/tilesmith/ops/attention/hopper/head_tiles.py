@@ -1,8 +1,8 @@
-"""Heads as one tile or two in `forward.py`: in shared memory, in products, and by TMA.
+"""Heads as one tile or two in `forward.py` and `backward.py`: in shared memory, in products, and by TMA.
 
 A tile must have a power of two of columns. A head is one tile of FIRST columns, or two: FIRST, and REST more. So a
 head of 96 is computed as 64 + 32, not as 128. A product over the columns of a head is then the sum of two, and a
-product with the columns of a head is a pair.
+product with the columns of a head is a pair. Each kernel has a `Form` of its own; both have FIRST and REST.
 """
 
 from __future__ import annotations
@@ -20,7 +20,33 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from tilesmith.ops.attention.hopper.softmax_weights import ROWS
+from tilesmith.ops.device.hopper import GROUP_WARPS
+from tilesmith.ops.runtime.plan import Operand
 from tilesmith.toolchain.gluon import fetch, put
+
+
+def parts_of_head(head_size: int) -> tuple[int, int]:
+    """Return the columns of the two tiles of a head. The second is zero where a single tile is as fast.
+
+    Heads of 48 in tiles of 32 + 16 are no faster than in one of 64: b4 h16 s4096 causal 313 µs and 302. Where rows are
+    no multiple of 32 bytes, two tiles lose too: with heads of 72 and tiles of 1×128, b50 h32 s512 full took 469 µs
+    (cuDNN 375); in one tile with 2×128 it takes 427, and b7 h20 s4096 causal 932 (983). Heads of 136 gain all the same:
+    b30 h12 s1024 causal 278 (313).
+    """
+    if head_size > 192:
+        return 256, 0
+    first = 128 if head_size > 96 or (head_size > 64 and head_size % 16) else 64 if head_size > 32 else 32
+    return first, next(columns for columns in (0, 16, 32, 64) if head_size - first <= columns)
+
+
+def described_heads(parts: tuple[int, int], rows: int, **tensors: Operand) -> dict[str, object]:
+    """Return the descriptors of both tiles of each tensor, as a kernel's arguments: `q_first`, `q_rest`, …"""
+    first, rest = parts
+    found: dict[str, object] = {}
+    for name, tensor in tensors.items():
+        found[f"{name}_first"] = tensor.gluon_descriptor((1, 1, rows, first))
+        found[f"{name}_rest"] = tensor.gluon_descriptor((1, 1, rows, rest or first))
+    return found
 
 
 class Form(NamedTuple):
@@ -38,6 +64,12 @@ class Form(NamedTuple):
 @gluon.constexpr_function
 def form(first, rest, places, groups, block_keys, stages, persistent):
     return Form(first, rest, places, groups, block_keys, stages, persistent)
+
+
+@gluon.constexpr_function
+def products_layout(columns):
+    """Return the layout of a warpgroup's products, with so many columns."""
+    return gl.NVMMADistributedLayout([3, 0], [GROUP_WARPS.value, 1], [16, columns, 16])
 
 
 class HeadTiles(NamedTuple):
@@ -65,51 +97,53 @@ def fetch_head(
     described, sequence, head, start, ready, tiles, place, HEIGHT: gl.constexpr, FORM: gl.constexpr
 ):  # fmt: skip
     """Load HEIGHT rows of a head from `start` on. `ready` completes when they have come."""
-    FIRST: gl.constexpr = FORM.FIRST
-    REST: gl.constexpr = FORM.REST
-    mbarrier.expect(ready, HEIGHT * (FIRST + REST) * 2)
+    mbarrier.expect(ready, HEIGHT * (FORM.FIRST + FORM.REST) * 2)
+    start_fetching(described, sequence, head, start, ready, tiles, place, FORM)
+
+
+@gluon.jit
+def start_fetching(described, sequence, head, start, ready, tiles, place, FORM: gl.constexpr):
+    """Start loading rows of a head. The caller tells `ready` how many bytes to expect."""
     fetch(described.first, [sequence, head, start, 0], ready, tiles.first.index(place))
-    if REST:
-        fetch(described.rest, [sequence, head, start, FIRST], ready, tiles.rest.index(place))
+    if FORM.REST:
+        fetch(described.rest, [sequence, head, start, FORM.FIRST], ready, tiles.rest.index(place))
+
+
+@gluon.jit
+def rows_of_head(tiles, place, HEIGHT: gl.constexpr, FORM: gl.constexpr):
+    """Return the tiles at a place in shared memory: [HEIGHT, FIRST] and [HEIGHT, REST]."""
+    first = tiles.first.index(place).reshape([HEIGHT, FORM.FIRST])
+    rest = tiles.rest.index(place).reshape([HEIGHT, FORM.REST]) if FORM.REST else first
+    return HeadTiles(first, rest)
+
+
+@gluon.jit
+def start_product(a, b, products, ADDS: gl.constexpr, FORM: gl.constexpr):
+    """Start a · bᵀ over the columns of both tiles. ADDS: add to `products`."""
+    products = warpgroup_mma(a.first, b.first.permute([1, 0]), products, use_acc=ADDS, is_async=True)
+    if FORM.REST:
+        products = warpgroup_mma(a.rest, b.rest.permute([1, 0]), products, is_async=True)
+    return products
 
 
 @gluon.jit
 def start_scores(q, place, k, i, SCORES: gl.constexpr, FORM: gl.constexpr):
-    """Start the products of a tile of queries with the i-th block of keys."""
-    FIRST: gl.constexpr = FORM.FIRST
-    REST: gl.constexpr = FORM.REST
+    """Start the products of a tile of queries with the i-th block of keys: [ROWS, BLOCK_KEYS]."""
     BLOCK_KEYS: gl.constexpr = FORM.BLOCK_KEYS
-    STAGES: gl.constexpr = FORM.STAGES
     scores = gl.zeros([ROWS, BLOCK_KEYS], gl.float32, SCORES)
-    slot = i % STAGES
-    queries, keys = q.first.index(place), k.first.index(slot)  # in shared memory
-    queries = queries.reshape([ROWS, FIRST])
-    keys = keys.reshape([BLOCK_KEYS, FIRST]).permute([1, 0])
-    scores = warpgroup_mma(queries, keys, scores, use_acc=False, is_async=True)  # [ROWS, BLOCK_KEYS]
-    if REST:
-        queries, keys = q.rest.index(place), k.rest.index(slot)
-        queries = queries.reshape([ROWS, REST])
-        keys = keys.reshape([BLOCK_KEYS, REST]).permute([1, 0])
-        scores = warpgroup_mma(queries, keys, scores, is_async=True)
-    return scores
+    queries, keys = rows_of_head(q, place, ROWS, FORM), rows_of_head(k, i % FORM.STAGES, BLOCK_KEYS, FORM)
+    return start_product(queries, keys, scores, False, FORM)
 
 
 @gluon.jit
-def start_sum(weights, v, output, rest, i, FORM: gl.constexpr):
-    """Start adding the values of the i-th block, times these weights, to both tiles of the output."""
-    FIRST: gl.constexpr = FORM.FIRST
-    REST: gl.constexpr = FORM.REST
-    BLOCK_KEYS: gl.constexpr = FORM.BLOCK_KEYS
-    STAGES: gl.constexpr = FORM.STAGES
-    slot = i % STAGES
-    values = v.first.index(slot).reshape([BLOCK_KEYS, FIRST])  # in shared memory
-    operand = gl.convert_layout(weights, gl.DotOperandLayout(0, output.type.layout, 2))  # [ROWS, BLOCK_KEYS]
-    output = warpgroup_mma(operand, values, output, is_async=True)  # [ROWS, FIRST]
-    if REST:
-        values = v.rest.index(slot).reshape([BLOCK_KEYS, REST])
-        operand = gl.convert_layout(weights, gl.DotOperandLayout(0, rest.type.layout, 2))
-        rest = warpgroup_mma(operand, values, rest, is_async=True)  # [ROWS, REST]
-    return output, rest
+def start_sum(weights, head, first, rest, FORM: gl.constexpr):
+    """Start adding weights · head to `first` and `rest`. The weights are in registers, the head in shared memory."""
+    operand = gl.convert_layout(weights, gl.DotOperandLayout(0, products_layout(FORM.FIRST), 2))
+    first = warpgroup_mma(operand, head.first, first, is_async=True)  # [ROWS, FIRST]
+    if FORM.REST:
+        operand = gl.convert_layout(weights, gl.DotOperandLayout(0, products_layout(FORM.REST), 2))
+        rest = warpgroup_mma(operand, head.rest, rest, is_async=True)  # [ROWS, REST]
+    return first, rest
 
 
 @gluon.jit
@@ -143,13 +177,23 @@ def divided(output, rest, divisor, FORM: gl.constexpr):
 @gluon.jit
 def store_output(described, sequence, head, start, output, rest, buffers, place, FORM: gl.constexpr):
     """Store both tiles of the output by TMA, through the buffer of the queries, which are no longer needed."""
-    FIRST: gl.constexpr = FORM.FIRST
-    REST: gl.constexpr = FORM.REST
-    buffers.first.index(place).reshape([ROWS, FIRST]).store(output.to(buffers.first.dtype))
-    if REST:
-        buffers.rest.index(place).reshape([ROWS, REST]).store(rest.to(buffers.first.dtype))
+    round_into(buffers, place, output, rest, FORM)
     fence_async_shared()
-    put(described.first, [sequence, head, start, 0], buffers.first.index(place))
-    if REST:
-        put(described.rest, [sequence, head, start, FIRST], buffers.rest.index(place))
+    put_head(described, sequence, head, start, buffers, place, FORM)
     tma.store_wait(0)
+
+
+@gluon.jit
+def round_into(tiles, place, first, rest, FORM: gl.constexpr):
+    """Round ROWS rows of both tiles and store them to shared memory."""
+    tiles.first.index(place).reshape([ROWS, FORM.FIRST]).store(first.to(tiles.first.dtype))
+    if FORM.REST:
+        tiles.rest.index(place).reshape([ROWS, FORM.REST]).store(rest.to(tiles.first.dtype))
+
+
+@gluon.jit
+def put_head(described, sequence, head, start, tiles, place, FORM: gl.constexpr):
+    """Start storing rows of a head from `start` on, by TMA."""
+    put(described.first, [sequence, head, start, 0], tiles.first.index(place))
+    if FORM.REST:
+        put(described.rest, [sequence, head, start, FORM.FIRST], tiles.rest.index(place))
