@@ -49,7 +49,7 @@ def assert_attention_matches_torch(q: Tensor, k: Tensor, v: Tensor, gradient: Te
     assert "attention_hopper_backward_kernel" in names(backward)
     output, logsumexp = interpreted(forward, [q, k, v])
     leaves = [one.float().requires_grad_() for one in (q, k, v)]
-    expected = scaled_dot_product_attention(leaves[0], leaves[1], leaves[2], is_causal=is_causal)
+    expected = scaled_dot_product_attention(*leaves, is_causal=is_causal, enable_gqa=True)
     expected.backward(gradient.float())  # type: ignore[no-untyped-call]  # PyTorch ships it untyped
     torch.testing.assert_close(output.float(), expected.detach(), atol=2e-2, rtol=2e-2)
     gradients = interpreted(backward, [gradient, output, logsumexp, q, k, v])[:3]
@@ -58,13 +58,25 @@ def assert_attention_matches_torch(q: Tensor, k: Tensor, v: Tensor, gradient: Te
         torch.testing.assert_close(ours.float(), leaf.grad, atol=4e-2, rtol=4e-2)
 
 
-@pytest.mark.parametrize(("is_causal", "length", "head"), [(True, 384, 64), (False, 257, 128)])
+@pytest.mark.parametrize(
+    ("is_causal", "length", "head", "heads"),
+    [
+        (True, 384, 64, 1),
+        (False, 257, 128, 1),
+        (True, 299, 96, 1),
+        (False, 257, 96, 2),
+        (True, 257, 80, 2),
+        (False, 299, 80, 1),
+    ],
+)
 def test_attention_and_its_gradients_match_torch(
-    is_causal: bool, length: int, head: int, hopper_forms_at_any_size: None
+    is_causal: bool, length: int, head: int, heads: int, hopper_forms_at_any_size: None
 ) -> None:
     """Three programs add to dq: the first stores its part, the second adds to it, the third stores the result."""
-    q, k, v, gradient = (torch.randn(1, 1, length, head).bfloat16() for _ in range(4))
-    assert_attention_matches_torch(q, k, v, gradient, is_causal=is_causal)
+    q, gradient = (torch.randn(1, heads, length, head).bfloat16() for _ in range(2))
+    k, v = (torch.randn(1, 1, length, head).bfloat16() for _ in range(2))
+    with ts.ops.configured(least_programs=1):  # programs loop over all heads that share keys
+        assert_attention_matches_torch(q, k, v, gradient, is_causal=is_causal)
 
 
 def test_keys_past_the_end_add_nothing_to_the_gradients(hopper_forms_at_any_size: None) -> None:

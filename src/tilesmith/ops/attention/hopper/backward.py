@@ -157,14 +157,16 @@ def differentiate(sums_ptr, dq_descriptors, tiles, signals, sizes, scale, FORM: 
     """Run a consumer warpgroup: dk and dv of its keys, and its tile of each block's dq, from all 128 keys."""
     QUERIES: gl.constexpr = FORM.QUERIES
     STAGES: gl.constexpr = FORM.STAGES
-    REST: gl.constexpr = FORM.REST or FORM.FIRST  # unused where a head is one tile
+    FIRST: gl.constexpr = FORM.FIRST
+    REST: gl.constexpr = FORM.REST or FIRST  # unused where a head is one tile
     TILES: gl.constexpr = 2 if FORM.REST else 1
     DTYPE: gl.constexpr = tiles.queries.first.dtype
     SCORES: gl.constexpr = products_layout(QUERIES)
     BLOCKS: gl.constexpr = QUERIES // BLOCK
     BLOCK_OF_SCORES: gl.constexpr = products_layout(BLOCK)
     PLACE: gl.constexpr = place_in_dq(PART, FORM)
-    DQ: gl.constexpr = products_layout(PLACE.columns)
+    COLUMNS: gl.constexpr = PLACE.columns
+    DQ: gl.constexpr = products_layout(COLUMNS)
     work = work_of_program(sizes, FORM)
     # At least one, because the last query sees the last key. Without this maximum the compiler reserves registers.
     total = gl.maximum(work.n_blocks * sizes.group, 1)
@@ -173,8 +175,8 @@ def differentiate(sums_ptr, dq_descriptors, tiles, signals, sizes, scale, FORM: 
     reach = gl.minimum(sizes.key_rows - sizes.query_rows + sizes.right - start, LARGE)
     last_key = sizes.key_rows - 1 - start
 
-    dk = gl.zeros([ROWS, FORM.FIRST], gl.float32, products_layout(FORM.FIRST))  # [ROWS, FIRST]
-    dv = gl.zeros([ROWS, FORM.FIRST], gl.float32, products_layout(FORM.FIRST))  # [ROWS, FIRST]
+    dk = gl.zeros([ROWS, FIRST], gl.float32, products_layout(FIRST))  # [ROWS, FIRST]
+    dv = gl.zeros([ROWS, FIRST], gl.float32, products_layout(FIRST))  # [ROWS, FIRST]
     dk_rest = gl.zeros([ROWS, REST], gl.float32, products_layout(REST))  # [ROWS, REST]
     dv_rest = gl.zeros([ROWS, REST], gl.float32, products_layout(REST))  # [ROWS, REST]
     mbarrier.wait(signals.index(KEYS_READY), 0)
@@ -212,18 +214,18 @@ def differentiate(sums_ptr, dq_descriptors, tiles, signals, sizes, scale, FORM: 
         sees_no_later = gl.minimum(query + QUERIES - 1 + reach, last_key) < KEYS - PART * ROWS
         adds_first = work.block == 0 if FORM.ASCENDING else sees_no_later
         adds_last = sees_no_later if FORM.ASCENDING else work.block == 0
-        dq = gl.zeros([DQ_ROWS, PLACE.columns], gl.float32, DQ)  # [DQ_ROWS, columns]
+        dq = gl.zeros([DQ_ROWS, COLUMNS], gl.float32, DQ)  # [DQ_ROWS, COLUMNS]
         if adds_last & (not adds_first):  # reads the sum now: later there are no registers for it
             mbarrier.wait(signals.index(MAY_ADD + n % 2), n // 2 % 2)
-            tile = gl.cast(tile_of_sums(sizes, work, n), gl.int64) * (QUERIES * (FORM.FIRST + FORM.REST))
-            dq = sum_so_far(sums_ptr + tile + PART * (DQ_ROWS * DQ_COLUMNS), PLACE.columns, DQ)
+            tile = gl.cast(tile_of_sums(sizes, work, n), gl.int64) * (QUERIES * (FIRST + FORM.REST))
+            dq = sum_so_far(sums_ptr + tile + PART * (DQ_ROWS * DQ_COLUMNS), COLUMNS, DQ)
         mbarrier.wait(signals.index(DS_READY), n % 2)
         for part in gl.static_range(GROUPS):
             ds = tiles.ds.index(n % 2 * GROUPS + part)
             keys = rows_of_head(tiles.keys, part + zero, ROWS, FORM)
             ds = ds.slice(PLACE.row, DQ_ROWS, dim=1).permute([1, 0])  # [DQ_ROWS, ROWS] in shared memory
-            # [ROWS, columns] in shared memory
-            columns = keys.rest if PLACE.column == FORM.FIRST else keys.first.slice(PLACE.column, PLACE.columns, dim=1)
+            # [ROWS, COLUMNS] in shared memory
+            columns = keys.rest if PLACE.column == FIRST else keys.first.slice(PLACE.column, COLUMNS, dim=1)
             dq = warpgroup_mma(ds, columns, dq, is_async=True)
         for block in gl.static_range(BLOCKS):
             dk, dk_rest = start_sum(dscores[block], block_of(q, block, FORM), dk, dk_rest, FORM)
@@ -233,7 +235,7 @@ def differentiate(sums_ptr, dq_descriptors, tiles, signals, sizes, scale, FORM: 
             dq, dv = warpgroup_mma_wait(BLOCKS, deps=[dq, dv])
         mbarrier.wait(signals.index(DQ_FREE), (n + 1) % 2)
         if adds_last:
-            rounded_dq = in_half_precision(tiles, PART, dq_descriptors, FORM).reshape([DQ_ROWS, PLACE.columns])
+            rounded_dq = in_half_precision(tiles, PART, dq_descriptors, FORM).reshape([DQ_ROWS, COLUMNS])
             rounded_dq.store((dq * scale).to(DTYPE))
         else:
             tiles.dq[PART].index(zero).store(in_order_of_sum(dq))
@@ -265,9 +267,10 @@ def start_scores(k, query_tiles, signals, n, total, SCORES: gl.constexpr, FORM: 
     """Start the scores of the n-th block of queries. For n = total, those of the last block again: nobody uses them."""
     n = gl.minimum(n, total - 1)
     slot = n % FORM.STAGES
+    QUERIES: gl.constexpr = FORM.QUERIES
     mbarrier.wait(signals.index(SLOTS + slot), n // FORM.STAGES % 2)
-    q = rows_of_head(query_tiles, 2 * slot, FORM.QUERIES, FORM)
-    no_scores = gl.zeros([ROWS, FORM.QUERIES], gl.float32, SCORES)
+    q = rows_of_head(query_tiles, 2 * slot, QUERIES, FORM)
+    no_scores = gl.zeros([ROWS, QUERIES], gl.float32, SCORES)
     return start_product(k, q, no_scores, False, FORM)  # [ROWS, QUERIES]
 
 

@@ -245,5 +245,6 @@ def allocate_dq(sums, PART: gl.constexpr, FORM: gl.constexpr):
 @gluon.jit
 def in_half_precision(tiles, PART: gl.constexpr, dq, FORM: gl.constexpr):
     """Return the memory of a warpgroup's part of dq as a tile of dq: the last program stores its result there."""
-    SHAPE: gl.constexpr = [2, 1, 1, DQ_ROWS, place_in_dq(PART, FORM).columns]
+    COLUMNS: gl.constexpr = place_in_dq(PART, FORM).columns
+    SHAPE: gl.constexpr = [2, 1, 1, DQ_ROWS, COLUMNS]
     return reinterpreted(tiles.dq[PART].index(0), tiles.queries.first.dtype, SHAPE, dq[PART].layout).index(0)

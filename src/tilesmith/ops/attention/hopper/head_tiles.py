@@ -104,16 +104,19 @@ def fetch_head(
 @gluon.jit
 def start_fetching(described, sequence, head, start, ready, tiles, place, FORM: gl.constexpr):
     """Start loading rows of a head. The caller tells `ready` how many bytes to expect."""
+    FIRST: gl.constexpr = FORM.FIRST
     fetch(described.first, [sequence, head, start, 0], ready, tiles.first.index(place))
     if FORM.REST:
-        fetch(described.rest, [sequence, head, start, FORM.FIRST], ready, tiles.rest.index(place))
+        fetch(described.rest, [sequence, head, start, FIRST], ready, tiles.rest.index(place))
 
 
 @gluon.jit
 def rows_of_head(tiles, place, HEIGHT: gl.constexpr, FORM: gl.constexpr):
     """Return the tiles at a place in shared memory: [HEIGHT, FIRST] and [HEIGHT, REST]."""
-    first = tiles.first.index(place).reshape([HEIGHT, FORM.FIRST])
-    rest = tiles.rest.index(place).reshape([HEIGHT, FORM.REST]) if FORM.REST else first
+    FIRST: gl.constexpr = FORM.FIRST
+    REST: gl.constexpr = FORM.REST
+    first = tiles.first.index(place).reshape([HEIGHT, FIRST])
+    rest = tiles.rest.index(place).reshape([HEIGHT, REST]) if REST else first
     return HeadTiles(first, rest)
 
 
@@ -186,14 +189,17 @@ def store_output(described, sequence, head, start, output, rest, buffers, place,
 @gluon.jit
 def round_into(tiles, place, first, rest, FORM: gl.constexpr):
     """Round ROWS rows of both tiles and store them to shared memory."""
-    tiles.first.index(place).reshape([ROWS, FORM.FIRST]).store(first.to(tiles.first.dtype))
-    if FORM.REST:
-        tiles.rest.index(place).reshape([ROWS, FORM.REST]).store(rest.to(tiles.first.dtype))
+    FIRST: gl.constexpr = FORM.FIRST
+    REST: gl.constexpr = FORM.REST
+    tiles.first.index(place).reshape([ROWS, FIRST]).store(first.to(tiles.first.dtype))
+    if REST:
+        tiles.rest.index(place).reshape([ROWS, REST]).store(rest.to(tiles.first.dtype))
 
 
 @gluon.jit
 def put_head(described, sequence, head, start, tiles, place, FORM: gl.constexpr):
     """Start storing rows of a head from `start` on, by TMA."""
+    FIRST: gl.constexpr = FORM.FIRST
     put(described.first, [sequence, head, start, 0], tiles.first.index(place))
     if FORM.REST:
-        put(described.rest, [sequence, head, start, FORM.FIRST], tiles.rest.index(place))
+        put(described.rest, [sequence, head, start, FIRST], tiles.rest.index(place))
