@@ -1048,6 +1048,20 @@ BREAKS = [
         "tests/ops/every_operator/test_hopper_kernels_interpreted.py -k attention",
     ),
     Break(
+        "attention on Hopper multiplies only the first tile of a head",
+        "ops/attention/hopper/head_tiles.py",
+        "    if FORM.REST:\n        products = ",
+        "    if False:\n        products = ",
+        "tests/ops/every_operator/test_hopper_kernels_interpreted.py -k attention",
+    ),
+    Break(
+        "attention's backward on Hopper stores both tiles of dq at the first column",
+        "ops/attention/hopper/backward_warps.py",
+        "return DqPlace(0, part * form.FIRST, form.REST if part else form.FIRST)",
+        "return DqPlace(0, 0, form.REST if part else form.FIRST)",
+        "tests/ops/every_operator/test_hopper_kernels_interpreted.py -k attention",
+    ),
+    Break(
         "attention's backward on Hopper masks the second half of a block as the first",
         "ops/attention/hopper/backward.py",
         "weights = only_seen(weights, query + block * BLOCK + reach",

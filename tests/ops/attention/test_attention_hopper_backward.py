@@ -3,6 +3,7 @@ edge."""
 
 from __future__ import annotations
 
+import re
 from typing import Any, cast
 
 import pytest
@@ -14,8 +15,9 @@ import tilesmith as ts
 from tilesmith.ops import SPECS
 from tilesmith.ops.attention.hopper import backward_plan
 from tilesmith.ops.runtime.kernels import recorded_plans
-from tilesmith.ops.runtime.plan import Operand
+from tilesmith.ops.runtime.plan import Operand, PlannedLaunch
 from tilesmith.spec import CONTIGUOUS
+from tilesmith.toolchain.compiler import Target, compile_kernel
 
 KERNEL = "attention_hopper_backward_kernel"
 PLAIN_BACKWARD = {"attention_dq_kernel", "attention_dkdv_kernel"}
@@ -28,6 +30,13 @@ def kernels_for(
 ) -> set[str]:
     launches = planned_launches(spec, spec.case(case).with_sizes(**sizes), dtype, CONTIGUOUS, target)
     return {launch.kernel.__name__ for launch in launches}
+
+
+def main_launch(head: int, group: int, dtype: torch.dtype = torch.bfloat16) -> PlannedLaunch:
+    """Return the launch of the kernel for 8 sequences of 2,048 tokens with 8 key heads."""
+    case = spec.case("causal-64").with_sizes(batch=8, key_heads=8, group=group, head=head, queries=2048, keys=2048)
+    (launch,) = (one for one in planned_launches(spec, case, dtype) if one.kernel.__name__ == KERNEL)
+    return launch
 
 
 class TestWhoComputes:
@@ -125,6 +134,39 @@ class TestWhoComputes:
         assert zeroed >= 8 * 32 * 9
 
 
+@pytest.mark.parametrize(
+    ("head", "tiles", "queries"),
+    [(40, (64, 0), 128), (64, (64, 0), 128), (72, (128, 0), 64), (80, (64, 16), 64), (96, (64, 32), 64),
+     (104, (128, 0), 64), (128, (128, 0), 64)],
+)  # fmt: skip
+def test_a_head_is_one_tile_or_two(head: int, tiles: tuple[int, int], queries: int) -> None:
+    """Each warpgroup has 64 rows of dq: of a head in two tiles, one tile."""
+    launch = main_launch(head, group=1)
+    assert (launch.arguments["FIRST"], launch.arguments["REST"]) == tiles
+    assert launch.arguments["QUERIES"] == queries
+    sums = cast(Operand, launch.arguments["sums_ptr"])
+    assert sums.shape == (8 * 8 * 16 * 128 * sum(tiles) // 32, 32)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize(
+    ("head", "group"),
+    [(80, 4), (96, 1), *(pytest.param(*slow, marks=pytest.mark.slow) for slow in ((64, 1), (64, 4), (80, 1), (96, 4),
+     (128, 1), (128, 4)))],
+)  # fmt: skip
+def test_products_overlap_without_spilling(head: int, group: int, dtype: torch.dtype) -> None:
+    """If ptxas makes each product wait for the one before, many more instructions wait."""
+    launch = main_launch(head, group, dtype)
+    binary = compile_kernel(
+        launch.kernel, Target.parse("cuda:90"), launch.arguments | launch.config.constants(), **launch.options()
+    )
+    assert binary.spill_bytes == 0
+    assert binary.shared_bytes <= 227 * 1024
+    sass = binary.assembly["sass"]
+    assert sass.count("HGMMA") > 40
+    assert 0 < len(re.findall(r"WARPGROUP\.DEPBAR", sass)) <= 10
+
+
 SIZES = {  # batch, heads, key heads, queries, keys, head size
     "whole-blocks": (1, 2, 2, 1024, 1024, 64),
     "a-row-more": (2, 2, 2, 1025, 1025, 128),
@@ -136,6 +178,9 @@ SIZES = {  # batch, heads, key heads, queries, keys, head size
     "heads-of-40": (1, 3, 1, 700, 700, 40),
     "more-heads-than-a-set": (3, 30, 30, 520, 520, 64),
     "short": (2, 4, 4, 159, 159, 80),
+    "two-tiles": (2, 6, 2, 900, 1155, 80),
+    "two-tiles-some-see-nothing": (1, 4, 4, 1155, 515, 96),
+    "two-tiles-many": (3, 30, 30, 520, 520, 96),
     "short-grouped": (3, 4, 2, 197, 140, 64),
 }
 

@@ -3,8 +3,8 @@
 Files, in reading order:
 
 - `problems.py`: the problems that both kernels take.
+- `head_tiles.py`: heads as one tile or two, in both kernels.
 - `forward.py`: the forward kernel.
-- `head_tiles.py`: heads as one tile or two, in the forward kernel.
 - `softmax_weights.py`: from a tile of scores to a tile of weights, in the forward kernel.
 - `forward_tiles.py`: its tiles.
 - `forward_plan.py`: when to launch it, and the order of its tiles.

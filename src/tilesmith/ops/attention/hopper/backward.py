@@ -6,9 +6,10 @@
 
 lse is the logarithm, to base 2, of a query's sum of exponentials, and δ = Σ do ∘ o; `kernels/delta.py` computes δ.
 
-The kernel takes float16 and bfloat16, heads of 33 to 128 elements (padded to 64 or 128), causal or not, and a limit on
-later keys. It takes no bias, mask tensor, softcap, dropout or limit on earlier keys (`problems.py`). `backward_plan.py`
-launches it from 256 queries and keys on; `attention/forms.py` lists it beside the other forms.
+The kernel takes float16 and bfloat16, heads of 33 to 128 elements, causal or not, and a limit on later keys. A head is
+one tile of 64 or 128 columns, or two tiles: 64 + 16 and 64 + 32 (`head_tiles.py`). The kernel takes no bias, mask
+tensor, softcap, dropout or limit on earlier keys (`problems.py`). `backward_plan.py` launches it for long sequences;
+`attention/forms.py` lists it beside the other forms.
 
 The portable backward (`attention/kernels/backward.py`) computes weights and their gradients in two kernels: seven
 products. This kernel needs five. A program computes 128 keys and loops over the queries that attend to them. dk and dv
@@ -24,9 +25,11 @@ keys have the fewest queries, and starting long programs last leaves multiproces
 larger GQA groups. With GQA the planner therefore sets ASCENDING.
 
 Two consumer warpgroups have 64 keys each. Weights and ds lie in registers as the left operands of the products with do
-and q. ds also goes to shared memory, where both warpgroups read all of it, and each computes a tile of 64 × 64 of dq:
-with heads of 128, half the columns of 64 queries; with heads of 64, half the rows of 128 queries. `backward_warps.py`
-has the warps that load, wait for the program's turn to add, add and store.
+and q. ds also goes to shared memory, where both warpgroups read all of it, and each computes a tile of dq with 64 rows:
+with one tile of 128 columns, half the columns of 64 queries; with one of 64, half the rows of 128 queries; with two
+tiles, a whole tile of 64 queries. Half the columns of both tiles would be the same flops in more products, and each
+product reads all of ds from shared memory. `backward_warps.py` has the warps that load, wait for the program's turn to
+add, add and store.
 
 A warpgroup computes the weights of 64 queries while their product v·doᵀ runs, and their ds while their product with do
 runs. All products end before the loop body does: if one is outstanding at its end, ptxas makes every product wait for

@@ -28,10 +28,10 @@ from tilesmith.toolchain.gluon import fetch, put
 def parts_of_head(head_size: int) -> tuple[int, int]:
     """Return the columns of the two tiles of a head. The second is zero where a single tile is as fast.
 
-    Heads of 48 in tiles of 32 + 16 are no faster than in one of 64: b4 h16 s4096 causal 313 µs and 302. Where rows are
-    no multiple of 32 bytes, two tiles lose too: with heads of 72 and tiles of 1×128, b50 h32 s512 full took 469 µs
-    (cuDNN 375); in one tile with 2×128 it takes 427, and b7 h20 s4096 causal 932 (983). Heads of 136 gain all the same:
-    b30 h12 s1024 causal 278 (313).
+    The figures are of the forward. Heads of 48 in tiles of 32 + 16 are no faster than in one of 64: b4 h16 s4096 causal
+    313 µs and 302. Where rows are no multiple of 32 bytes, two tiles lose too: with heads of 72 and tiles of 1×128, b50
+    h32 s512 full took 469 µs (cuDNN 375); in one tile with 2×128 it takes 427, and b7 h20 s4096 causal 932 (983). Heads
+    of 136 gain all the same: b30 h12 s1024 causal 278 (313).
     """
     if head_size > 192:
         return 256, 0
@@ -50,7 +50,7 @@ def described_heads(parts: tuple[int, int], rows: int, **tensors: Operand) -> di
 
 
 class Form(NamedTuple):
-    """The compile-time constants of the kernel."""
+    """The compile-time constants of the forward kernel."""
 
     FIRST: int  # columns of a head's first tile
     REST: int  # and of its second, or zero
