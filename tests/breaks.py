@@ -1057,8 +1057,8 @@ BREAKS = [
     Break(
         "attention's backward on Hopper stores both tiles of dq at the first column",
         "ops/attention/hopper/backward_warps.py",
-        "return DqPlace(0, part * form.FIRST, form.REST if part else form.FIRST)",
-        "return DqPlace(0, 0, form.REST if part else form.FIRST)",
+        "return DqPlace(0, part * first, rest if part else first)",
+        "return DqPlace(0, 0, rest if part else first)",
         "tests/ops/every_operator/test_hopper_kernels_interpreted.py -k attention",
     ),
     Break(

@@ -167,7 +167,7 @@ def differentiate(sums_ptr, dq_descriptors, tiles, signals, sizes, scale, FORM: 
     SCORES: gl.constexpr = products_layout(QUERIES)
     BLOCKS: gl.constexpr = QUERIES // BLOCK
     BLOCK_OF_SCORES: gl.constexpr = products_layout(BLOCK)
-    PLACE: gl.constexpr = place_in_dq(PART, FORM)
+    PLACE: gl.constexpr = place_in_dq(PART, FORM.FIRST, FORM.REST)
     COLUMNS: gl.constexpr = PLACE.columns
     DQ: gl.constexpr = products_layout(COLUMNS)
     work = work_of_program(sizes, FORM)

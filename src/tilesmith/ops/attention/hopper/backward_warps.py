@@ -202,10 +202,9 @@ def add_and_store(dq, dk, dv, sums, counters_ptr, tiles, signals, sizes, FORM: g
             )  # fmt: skip
         else:
             query = (work.first_block + n % work.n_blocks) * FORM.QUERIES
+            head = work.key_head * sizes.group + n // work.n_blocks
             for part in gl.static_range(GROUPS):
-                row, column = query + place_in_dq(part, FORM).row, place_in_dq(part, FORM).column
-                corner = [work.sequence, work.key_head * sizes.group + n // work.n_blocks, row, column]
-                put(dq[part], corner, in_half_precision(tiles, part, dq, FORM))
+                put_dq(dq, work.sequence, head, query, tiles, part, FORM)
             tma.store_wait(0)
             mbarrier.arrive(signals.index(DQ_FREE), count=1)
         mbarrier.arrive(signals.index(COUNTED + n % 2), count=1)
@@ -226,11 +225,11 @@ class DqPlace(NamedTuple):
 
 
 @gluon.constexpr_function
-def place_in_dq(part, form):
+def place_in_dq(part, first, rest):
     """Return a warpgroup's tile of dq: half the rows or columns of heads in one tile, else a tile of the head each."""
-    if form.REST:
-        return DqPlace(0, part * form.FIRST, form.REST if part else form.FIRST)
-    if DQ_COLUMNS.value == form.FIRST:
+    if rest:
+        return DqPlace(0, part * first, rest if part else first)
+    if first == DQ_COLUMNS.value:
         return DqPlace(part * DQ_ROWS.value, 0, DQ_COLUMNS.value)
     return DqPlace(0, part * DQ_COLUMNS.value, DQ_COLUMNS.value)
 
@@ -238,13 +237,22 @@ def place_in_dq(part, form):
 @gluon.jit
 def allocate_dq(sums, PART: gl.constexpr, FORM: gl.constexpr):
     """Allocate shared memory for a warpgroup's tile of dq, as it lies in the sum."""
-    ROWS_OF_SUM: gl.constexpr = sum_rows(place_in_dq(PART, FORM).columns)
+    ROWS_OF_SUM: gl.constexpr = sum_rows(place_in_dq(PART, FORM.FIRST, FORM.REST).columns)
     return gl.allocate_shared_memory(gl.float32, [1, ROWS_OF_SUM, SUM_COLUMNS], sums.layout)
 
 
 @gluon.jit
 def in_half_precision(tiles, PART: gl.constexpr, dq, FORM: gl.constexpr):
     """Return the memory of a warpgroup's part of dq as a tile of dq: the last program stores its result there."""
-    COLUMNS: gl.constexpr = place_in_dq(PART, FORM).columns
+    COLUMNS: gl.constexpr = place_in_dq(PART, FORM.FIRST, FORM.REST).columns
     SHAPE: gl.constexpr = [2, 1, 1, DQ_ROWS, COLUMNS]
     return reinterpreted(tiles.dq[PART].index(0), tiles.queries.first.dtype, SHAPE, dq[PART].layout).index(0)
+
+
+@gluon.jit
+def put_dq(dq, sequence, head, query, tiles, PART: gl.constexpr, FORM: gl.constexpr):
+    """Start storing a warpgroup's part of dq, of a block of queries from `query` on, by TMA."""
+    PLACE: gl.constexpr = place_in_dq(PART, FORM.FIRST, FORM.REST)
+    ROW: gl.constexpr = PLACE.row
+    COLUMN: gl.constexpr = PLACE.column
+    put(dq[PART], [sequence, head, query + ROW, COLUMN], in_half_precision(tiles, PART, dq, FORM))
