@@ -30,7 +30,7 @@ def _interpret_or_copy(plan: Plan, tensors: list[Tensor]) -> None:
     if interpreter.is_interpreting():  # somebody watches the launches
         _interpret(plan, tensors)
         return
-    n_inputs = len(tensors) - len(plan._allocations)
+    n_inputs = len(tensors) - len(plan._buffers)
     before = [_memory(tensor) for tensor in tensors[:n_inputs]]
     key = id(plan), hashlib.blake2b(b"".join(before)).digest()
     if key in _known:

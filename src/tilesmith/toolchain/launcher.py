@@ -36,6 +36,7 @@ class Pointer(Protocol):
 
 Grid = tuple[int, int, int]
 Filled = Callable[[Sequence[int]], Sequence[Any]]
+Start = Callable[[int, Sequence[int]], None]
 
 
 listeners: list[Callable[[Launch], None]] = []
@@ -45,7 +46,7 @@ listeners: list[Callable[[Launch], None]] = []
 class Launch:
     """One kernel on one grid; all arguments but the addresses are fixed."""
 
-    __slots__ = ("_filled", "_start", "compiled", "constants", "grid", "kernel")
+    __slots__ = ("_filled", "compiled", "constants", "grid", "kernel", "start")
 
     def __init__(self, kernel: Any, grid: Grid, arguments: Mapping[str, object], options: Mapping[str, Any]) -> None:
         """Compile for the current device, or take the variant from Triton's cache."""
@@ -57,17 +58,28 @@ class Launch:
         self.constants = {one.name: arguments[one.name] for one in kernel.params if one.is_constexpr}
         in_order = [arguments[name] for name in kernel.arg_names]
         self._filled = _filler(in_order, [_placed(one) for one in in_order if isinstance(one, DESCRIPTORS)])
-        self._start = _starter(self.compiled, grid, in_order, self._filled)
+        self.start: Start = _starter(self.compiled, grid, in_order, self._filled)
 
-    def __call__(self, stream: int, addresses: Sequence[int]) -> None:
+    def start_watched(self, stream: int, addresses: Sequence[int]) -> None:
+        """Tell listeners and Triton's hooks of the launch, and start it."""
         for listener in listeners:
             listener(self)
-        hook = knobs.runtime.launch_enter_hook
-        if hook is None or not getattr(hook, "calls", True):  # a chain of hooks may be empty
-            self._start(stream, addresses)
-        else:  # a profiler has set a hook
+        if _has_hook():
             with scratch_memory():
                 self.compiled[self.grid](*self._filled(addresses), stream=stream)
+        else:
+            self.start(stream, addresses)
+
+
+def _has_hook() -> bool:
+    """Whether a profiler has set a hook. A chain of hooks may be empty."""
+    hook = knobs.runtime.launch_enter_hook
+    return hook is not None and bool(getattr(hook, "calls", True))
+
+
+def is_watched() -> bool:
+    """Whether someone must be told of launches: these are then started by `start_watched`."""
+    return bool(listeners) or _has_hook()
 
 
 MOST_ADDRESSES = 256  # cached for each descriptor; bounds the memory of a program whose addresses never repeat
@@ -123,9 +135,7 @@ def _filler(arguments: Sequence[Any], descriptors: Sequence[_ByAddress]) -> Fill
     return filled
 
 
-def _starter(
-    compiled: Any, grid: Grid, arguments: Sequence[Any], filled: Filled
-) -> Callable[[int, Sequence[int]], None]:
+def _starter(compiled: Any, grid: Grid, arguments: Sequence[Any], filled: Filled) -> Start:
     """Return the function that starts a compiled kernel with the least host time."""
     run = compiled.run  # loads the binary onto the device
     function, packed, metadata = compiled.function, compiled.packed_metadata, compiled.metadata
