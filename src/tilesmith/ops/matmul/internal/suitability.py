@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable
 
 from torch import Tensor
 
-from tilesmith.ops.runtime.kernels import MOST_PLANS, look
+from tilesmith.ops.runtime.kernels import ByLook, look
 from tilesmith.ops.runtime.plan import Plan
 
 
@@ -15,27 +15,21 @@ class RememberedSuitability:
 
     def __init__(self, suits: Callable[..., bool]) -> None:
         self._suits = suits
-        self._remembered: dict[Hashable, bool] = {}
+        self._remembered: ByLook[bool] = ByLook()
 
     def __call__(self, *tensors: Tensor) -> bool:
         """Return whether the kernel suits these tensors: the answer that its planner will find.
 
         Answers for meta tensors are not remembered, since `recorded_plans` may plan them for any GPU.
         """
-        return self.with_look(look(tensors), tensors)
-
-    def with_look(self, seen: Hashable | None, tensors: Sequence[Tensor]) -> bool:
-        """Return whether the kernel suits these tensors, for a caller that has computed their look already."""
-        if seen is None:
-            return False
-        found = self._remembered.get(seen)
+        found = self._remembered.get(tensors)
         if found is None:
+            if look(tensors) is None:
+                return False
             plan = Plan("suitability", tensors[0].device, tensors)
             found = self._suits(plan, *plan.operands)
             if not tensors[0].is_meta:
-                if len(self._remembered) >= MOST_PLANS:
-                    self._remembered.clear()
-                self._remembered[seen] = found
+                self._remembered.put(tensors, found)
         return found
 
     def forget(self) -> None:
