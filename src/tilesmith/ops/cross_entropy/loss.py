@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from tilesmith.ops.runtime.arguments import dtype_name, require_number
+from tilesmith.ops.runtime.autograd import outputs_are_private
 from tilesmith.ops.runtime.kernels import must_be_dispatched
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -13,8 +14,9 @@ REDUCTIONS = ("mean", "sum", "none")
 
 def may_overwrite_kept(context: Any) -> bool:
     """Whether this backward may overwrite its saved tensors: no other code sees them, no later backward needs them."""
-    private = getattr(context, "outputs_are_private", False)  # not where PyTorch's dispatcher calls the kernels
-    return private and not must_be_dispatched() and not torch._C._autograd._get_current_graph_task_keep_graph()
+    if not outputs_are_private(context) or must_be_dispatched():
+        return False
+    return not torch._C._autograd._get_current_graph_task_keep_graph()
 
 
 def require_target(operator: str, target: Tensor, wanted: torch.Size, of: str) -> None:

@@ -68,13 +68,14 @@ class Operator(Generic[P, R]):
         self._prepare = prepare
         self._runners: ByLook[Callable[[Sequence[Any]], R]] = ByLook()
         self._by_torch: set[str] = set()  # signatures, where their number is bounded
-        gradient, save = once_differentiable(name, gradient), with_state(save)
         self._function = autograd_function(name, save, gradient, private_outputs=options.private_outputs)
         self._apply_plain = apply_plain(self._function)
+        keep = with_state(save)
         # PyTorch passes these by name, and calls the first of them ctx.
         torch.library.register_autograd(
-            f"tilesmith::{forward.name}", gradient, setup_context=lambda ctx, inputs, output: save(ctx, inputs, output)
-        )
+            f"tilesmith::{forward.name}", once_differentiable(name, gradient),
+            setup_context=lambda ctx, inputs, output: keep(ctx, inputs, output),
+        )  # fmt: skip
         self.__name__ = self.__qualname__ = name
         self.__doc__ = check.__doc__
         self.__module__ = check.__module__
@@ -366,7 +367,11 @@ def only_pytorch_understands(tensors: Sequence[Tensor]) -> bool:
 
 def wants_gradient(arguments: Sequence[Any]) -> bool:
     """Return whether autograd records a call with these arguments."""
-    return torch.is_grad_enabled() and any(isinstance(one, Tensor) and one.requires_grad for one in arguments)
+    if torch.is_grad_enabled():
+        for one in arguments:  # a norm comes here at every call: no generator
+            if isinstance(one, Tensor) and one.requires_grad:
+                return True
+    return False
 
 
 def _without_memory(value: Any) -> Any:
