@@ -37,7 +37,9 @@ the one before.
 
 TFLOP/s on an H200 at its power limit, bf16, 10 · queries · keys · head flops a head (half if causal), with the kernel
 of δ. 16,384 tokens of 16 heads of 128: 575 in sequences of 4,096, causal 525; 572 and 549 in one sequence. 32 heads of
-64: 476 and 442 in sequences of 4,096, 490 and 483 in one.
+64: 476 and 442 in sequences of 4,096, 490 and 483 in one. In one tile of 128 columns, 4 × 4,096 tokens of 16 heads of
+96 take 2,233 µs, in two tiles 2,124; of 80 2,209 and 1,902
+(`benchmarks/tuning/attention_backward_two_tiles-h200.json`).
 """
 
 from __future__ import annotations
