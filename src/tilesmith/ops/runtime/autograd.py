@@ -90,10 +90,7 @@ def autograd_function(name: str, save: Save, gradient: Gradient, *, private_outp
         gradients = (gradient if is_simple else careful)(context, *output_gradients)
         return (*gradients, None) if isinstance(gradients, tuple) else (gradients, None)
 
-    function: Any = type(name, (Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)})
-    # The engine calls this method. PyTorch's own looks up `backward` and `vjp` of the class at every call: 0.7 µs.
-    function._backward_cls.apply = backward
-    return function  # type: ignore[no-any-return]  # a class that Python makes at run time
+    return type(name, (Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)})
 
 
 def save_for_backward(context: Any, arguments: Sequence[Tensor | None], kept: Sequence[Tensor]) -> None:
