@@ -183,7 +183,7 @@ ON_GPU: list[tuple[Sizes, dict[str, Any], bool]] = [
 def test_large_convolutions_match_torch_at_every_run(
     sizes: Sizes, options: dict[str, Any], last: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A ring slot that was refilled too early showed in a thousandth of the results, at other places at every run."""
+    """An operand overwritten while wgmma reads it spoils a thousandth of the results, others at every run."""
     only_on_hopper()
     torch.manual_seed(0)
     launched = names_launched(monkeypatch)

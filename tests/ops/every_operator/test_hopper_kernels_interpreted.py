@@ -49,9 +49,7 @@ def assert_attention_matches_torch(q: Tensor, k: Tensor, v: Tensor, gradient: Te
     assert "attention_hopper_backward_kernel" in names(backward)
     output, logsumexp = interpreted(forward, [q, k, v])
     leaves = [one.float().requires_grad_() for one in (q, k, v)]
-    expected = scaled_dot_product_attention(
-        leaves[0], leaves[1], leaves[2], is_causal=is_causal, enable_gqa=True
-    )
+    expected = scaled_dot_product_attention(leaves[0], leaves[1], leaves[2], is_causal=is_causal, enable_gqa=True)
     expected.backward(gradient.float())  # type: ignore[no-untyped-call]  # PyTorch ships it untyped
     torch.testing.assert_close(output.float(), expected.detach(), atol=2e-2, rtol=2e-2)
     gradients = interpreted(backward, [gradient, output, logsumexp, q, k, v])[:3]
