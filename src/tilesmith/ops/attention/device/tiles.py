@@ -315,8 +315,10 @@ def is_attended(mask_ptr, mask_strides, place, key, columns, n_keys):
 
 
 @triton.jit
-def parts_of_keys(edges, mask_ptr, mask_strides, place, n_keys, BLOCK_KEYS: tl.constexpr):
+def parts_of_keys(edges, mask_ptr, mask_strides, place, n_keys, BLOCK_KEYS: tl.constexpr, first_key=0):
     """Return where each part of the keys begins, and where it ends, from the edges of `keys_seen`.
+
+    The mask is read from `first_key` to `n_keys`: a program with one split of the keys reads no more.
 
     Parts 0 and 2 are to be checked against the window, the ends of the sequences and the mask. Part 1, UNMASKED, needs
     no check. Part 3 needs only the mask, and is for masks with a hole: it takes the keys of part 1.
@@ -329,7 +331,7 @@ def parts_of_keys(edges, mask_ptr, mask_strides, place, n_keys, BLOCK_KEYS: tl.c
         first = n_keys
         last = 0
         n_attended = 0
-        for start in tl.range(0, n_keys, MASK_AT_ONCE):
+        for start in tl.range(first_key, n_keys, MASK_AT_ONCE):
             columns = tl.arange(0, MASK_AT_ONCE)
             attended = is_attended(mask_ptr, mask_strides, place, start, columns, n_keys)  # [MASK_AT_ONCE]
             first = tl.minimum(first, tl.min(tl.where(attended, start + columns, n_keys), axis=0))

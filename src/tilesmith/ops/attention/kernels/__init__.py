@@ -10,7 +10,8 @@ Files, in reading order:
 - `aligned_bias.py`: a copy of a shared bias that TMA can load.
 - `fully_masked.py`: the mean of v for sequences of a grid whose keys are all masked.
 - `decode.py`: the forward for few queries and many keys.
-- `decode_backward.py`: its backward.
+- `decode_one_row.py`: the same for one query to each head of keys, without tensor cores.
+- `decode_backward.py`: the backward for few queries and many keys.
 - `short.py`: forward and backward for up to 64 queries and keys.
 - `delta.py`: δ in a kernel of its own.
 - `wide_heads.py`: forward and backward for heads of more than 128 elements, where TMA loads tiles.

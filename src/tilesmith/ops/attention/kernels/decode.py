@@ -23,8 +23,10 @@ from tilesmith.ops.attention.device.tiles import (
     is_kept,
     keys_seen,
     load_tile,
+    parts_of_keys,
     query_place,
 )
+from tilesmith.ops.attention.kernels.decode_one_row import FILLED, attention_decode_row_kernel, fills_gpu, suits_one_row
 from tilesmith.ops.attention.kernels.forward import softmax_step, visible_scores
 from tilesmith.ops.attention.problem import SMALLEST_BLOCK, Problem
 from tilesmith.ops.runtime.config import Config, bucket
@@ -57,6 +59,9 @@ def attention_decode_kernel(
     SPLIT where there is more than one split. Then output is [sequences, heads, queries, splits, head size], and lse is
     [sequences, heads, queries, splits], with −∞ where a query sees none of the split's keys.
     """
+    HAS_MASK: tl.constexpr = mask_ptr is not None
+    CHECKED: tl.constexpr = (True, False, True, False)  # by part
+    MASKED: tl.constexpr = (HAS_MASK, False, HAS_MASK, HAS_MASK)
     program = tl.program_id(0)
     split = program % n_splits
     key_head = program // n_splits % (n_heads // group)
@@ -82,22 +87,28 @@ def attention_decode_kernel(
     split_begin = split * keys_per_split
     split_end = split_begin + keys_per_split
     edges = keys_seen(0, query_rows, key_rows, left, right, query_rows, BLOCK_KEYS)
-    for part in tl.static_range(3):
-        begin = tl.maximum(edges[part], split_begin)
-        for key in tl.range(begin, tl.minimum(edges[part + 1], split_end), BLOCK_KEYS):
+    # The mask is read once before the keys. b16 h32 on 8, 2,048 keys, d128 on an H200: padding 56.8 → 30.3 µs,
+    # holes 59.2 → 44.0 (cuDNN 44.7).
+    begins, ends = parts_of_keys(
+        edges, mask_ptr, mask_strides, place, tl.minimum(split_end, key_rows), BLOCK_KEYS, split_begin
+    )  # fmt: skip
+    for part in tl.static_range(4 if HAS_MASK else 3):
+        begin = tl.maximum(begins[part], split_begin)
+        for key in tl.range(begin, tl.minimum(ends[part], split_end), BLOCK_KEYS):
             tile = ScoreTile(place, heads[:, None], 0, key, queries[:, None], keys[None, :])
-            k = load_tile(k_rows, place, key_head, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, part != 1)
+            k = load_tile(k_rows, place, key_head, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, CHECKED[part])
             scores, factor = visible_scores(
-                (q,), (k,), tile, scoring, mask_ptr, mask_strides, COMPUTE, PRECISION, False, part != 1
+                (q,), (k,), tile, scoring, mask_ptr if MASKED[part] else None, mask_strides, COMPUTE, PRECISION, False,
+                CHECKED[part],
             )  # fmt: skip
             weights, shrink, largest, total = softmax_step(
-                scores, factor, largest, total, part != 1 or mask_ptr is not None or bias_ptr is not None
+                scores, factor, largest, total, CHECKED[part] or MASKED[part] or bias_ptr is not None
             )
             if seed_ptr is not None:
                 kept = is_kept(stream[:, None], tile.rows, key + tile.columns, drop_below)
                 weights = tl.where(kept, weights, 0.0)
-            v = (load_tile(v_rows, place, key_head, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, part != 1),)
-            if mask_ptr is not None:
+            v = (load_tile(v_rows, place, key_head, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, CHECKED[part]),)
+            if MASKED[part]:
                 v = only_rows(v, is_attended(mask_ptr, mask_strides, place, key, keys[:, None], key_rows))
             output *= shrink[:, None]
             output = multiplied((weights.to(v[0].dtype),), v, output, COMPUTE, PRECISION)  # [ROWS, BLOCK_HEAD]
@@ -161,22 +172,38 @@ class DecodeConfig(Config):
     programs_per_multiprocessor: int = 2
 
 
+ONE_ROW = DecodeConfig(num_stages=3, BLOCK_KEYS=32, programs_per_multiprocessor=4)
+"""For the kernel of `decode_one_row.py`. One split of the keys and 4 of them, in µs on an H200: 128 tiles, d64 with
+holes 17.8 and 15.3, d40 with holes 42.1 and 26.0; 504 tiles, d40 97.1 and 103.4; 360 tiles, d72 116.0 and 126.0."""
+
+
 def decode_config(problem: Problem) -> DecodeConfig:
     """Return the default configuration.
 
     By TMA, in µs on an H200 (by pointers with 64 keys; cuDNN): b1 h48 on 8, 16,384 keys, d128: 23.1 (24.4; 23.7), b15
     h12 on 2, 8,192 keys, d96: 31.0 (32.6; 30.2), b22 h12, 4,096 keys, d96: 100.5 (109; 104), b8 h16 on 8, 11,777 keys,
-    d64: 51.8 (52.0; 50.0), b128 h8, 512 keys, d64: 35.6 (39.2; 35.5). Rows of 72 elements stay behind: b29 h16 on 8,
-    4,095 keys: 92.8, with the best number of splits by pointers 91.7, cuDNN 77.8.
+    d64: 51.8 (52.0; 50.0), b128 h8, 512 keys, d64: 35.6 (39.2; 35.5).
+
+    Rows of no multiple of 32 bytes are slow by TMA. Up to 48 elements pointers are faster: b63 h8, 4,101 keys, d40:
+    104 µs, by TMA 137. b4 h40 on 8, 149 keys, d40: 6.1, 6.3. Longer rows stay with TMA: b2 h8, 9,000 keys, d56: 15.7,
+    by pointers 18.6. b29 h16 on 8, 4,095 keys, d72: 94.4, by pointers 99.4, with the best number of splits 91.1.
     """
     halves = problem.q.element_bytes == 2
-    if not halves or not problem.describable():
-        return DecodeConfig(num_stages=2, BLOCK_KEYS=64 if halves and problem.head_block <= 128 else 32)
     rows = problem.queries * problem.group
+    large = rows > 2 * SMALLEST_BLOCK and problem.head_block > 128
+    warps = 8 if large and problem.mask is not None else 4  # four spill
+    if not halves or not problem.describable():
+        keys = 64 if halves and problem.head_block <= 128 else 32
+        return DecodeConfig(num_warps=warps, num_stages=2, BLOCK_KEYS=keys)
+    described = problem.head_size % 16 == 0 or problem.head_size > 48 or rows > 2 * SMALLEST_BLOCK
     if not problem.is_plain:  # bias, mask, soft cap and dropout take registers
         light = problem.only_adds_to_scores and problem.head_block <= 128
         keys = 64 if light and rows <= (SMALLEST_BLOCK if problem.bias is not None else 2 * SMALLEST_BLOCK) else 32
-        return DecodeConfig(num_stages=3, BLOCK_KEYS=keys, described=True)
+        # With three stages masked parts of 128 columns spill on Triton 3.9 where the keys are split.
+        spills = problem.mask is not None and problem.head_block == 128 and keys == 64 and not fills_gpu(problem)
+        return DecodeConfig(num_warps=warps, num_stages=2 if spills else 3, BLOCK_KEYS=keys, described=described)
+    if not described:
+        return DecodeConfig(num_stages=3, programs_per_multiprocessor=4)
     if rows > 2 * SMALLEST_BLOCK or problem.head_block > 128:
         keys = 32 if rows > SMALLEST_BLOCK and problem.head_block > 128 else 64
         return DecodeConfig(num_warps=8 if rows > FEW_ROWS else 4, num_stages=3, BLOCK_KEYS=keys, described=True)
@@ -192,9 +219,11 @@ def plan_decode(problem: Problem) -> tuple[Operand, Operand]:
     plan = problem.plan
     output = plan.empty_like(problem.q)
     lse = plan.empty(problem.lse_shape, problem.statistics_dtype)
-    config = plan.choose(decode_config(problem), "decode", problem.head_block, bucket(problem.keys), problem.q.dtype)
+    one_row = suits_one_row(problem)
+    default, name = (ONE_ROW, "decode one row") if one_row else (decode_config(problem), "decode")
+    config = plan.choose(default, name, problem.head_block, bucket(problem.keys), problem.q.dtype)
     tiles = problem.sequences * problem.key_heads
-    splits = splits_of(problem.keys, tiles, plan.multiprocessors, config)
+    splits = splits_of(problem.keys, tiles, plan.multiprocessors, config, one_row)
     keys_per_split = triton.cdiv(triton.cdiv(problem.keys, splits), config.BLOCK_KEYS) * config.BLOCK_KEYS
     splits = triton.cdiv(problem.keys, keys_per_split)
     tiles_of, walk = problem.tiles({"k": config.BLOCK_KEYS, "v": config.BLOCK_KEYS}, config.described)
@@ -202,14 +231,20 @@ def plan_decode(problem: Problem) -> tuple[Operand, Operand]:
     if splits > 1:
         found = plan.empty((*lse.shape, splits, problem.head_size), problem.statistics_dtype)
         found_lse = plan.empty((*lse.shape, splits), problem.statistics_dtype)
-    plan.launch(
-        attention_decode_kernel, (tiles * splits,), config,
-        **problem.arguments(), **tiles_of, bias_ptr=problem.bias, q_ptr=problem.q,
-        q_strides=problem.strides(problem.q), output_ptr=found,
-        output_strides=problem.strides(output), lse_ptr=found_lse, n_splits=splits, keys_per_split=keys_per_split,
-        SPLIT=splits > 1, ROWS=max(bucket(problem.queries * problem.group), SMALLEST_BLOCK), WALK=walk,
-        PRECISION=problem.precision,
-    )  # fmt: skip
+    arguments = {
+        **problem.arguments(), **tiles_of, "q_ptr": problem.q, "q_strides": problem.strides(problem.q),
+        "output_ptr": found, "output_strides": problem.strides(output), "lse_ptr": found_lse, "n_splits": splits,
+        "keys_per_split": keys_per_split, "SPLIT": splits > 1, "WALK": walk,
+    }  # fmt: skip
+    if one_row:
+        names = attention_decode_row_kernel.arg_names
+        known = {name: value for name, value in arguments.items() if name in names}
+        plan.launch(attention_decode_row_kernel, (tiles * splits,), config, **known, STAGES=config.num_stages)
+    else:
+        plan.launch(
+            attention_decode_kernel, (tiles * splits,), config, **arguments, bias_ptr=problem.bias,
+            ROWS=max(bucket(problem.queries * problem.group), SMALLEST_BLOCK), PRECISION=problem.precision,
+        )  # fmt: skip
     if splits > 1:
         columns = min(problem.head_block, 64)
         plan.launch(
@@ -226,9 +261,12 @@ FEWEST_KEYS = 256
 """So few keys are not split: two blocks take less time than the second kernel, 2 µs on an H200."""
 
 
-def splits_of(keys: int, tiles: int, multiprocessors: int, config: DecodeConfig) -> int:
-    """Return into how many splits the keys are divided, so that the programs fill the GPU."""
-    if keys <= FEWEST_KEYS or tiles >= 0.8 * multiprocessors:  # one program each loads as fast, without a second kernel
+def splits_of(keys: int, tiles: int, multiprocessors: int, config: DecodeConfig, one_row: bool = False) -> int:
+    """Return into how many splits the keys are divided, so that the programs fill the GPU.
+
+    One program for each multiprocessor loads as fast as several, without a second kernel, unless it has one row.
+    """
+    if keys <= FEWEST_KEYS or (not one_row and tiles >= FILLED * multiprocessors):
         return 1
     wanted = multiprocessors * config.programs_per_multiprocessor // max(tiles, 1)
     return int(max(min(wanted, triton.cdiv(keys, config.BLOCK_KEYS), MOST_SPLITS), 1))
