@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,10 +12,12 @@ import torch
 from torch import Tensor
 
 import tilesmith as ts
+from tilesmith.ops.runtime.dispatch import configured
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.runtime.plan import PlannedLaunch
 from tilesmith.ops.sum import Dim
 from tilesmith.ops.sum import sum as our_sum
+from tilesmith.toolchain.compiler import Target, compile_kernel
 
 BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
 
@@ -174,3 +177,77 @@ def test_sum_compiles_with_dynamic_sizes(dim: Dim) -> None:
     compiled = torch.compile(our_sum, fullgraph=True, dynamic=True, backend="aot_eager")
     x = torch.randn(3, 5, 7)
     torch.testing.assert_close(compiled(x, dim), torch.sum(x, dim))
+
+
+@pytest.mark.parametrize("name", views())
+def test_sum_in_vectors_and_without_divisions_of_any_layout(name: str) -> None:
+    x = views()[name]
+    with configured(flat=True, KEPT=4, REDUCED=16):  # several pieces and several groups
+        for dim in every_dim(x.ndim):
+            assert_as_torchs(x, dim)
+
+
+on_meta = partial(torch.empty, device="meta")
+
+
+@pytest.mark.parametrize(
+    ("x", "unit"),
+    [
+        (on_meta(5, 24, dtype=torch.bfloat16), 8),
+        (on_meta(5, 20), 4),
+        (on_meta(5, 20, dtype=torch.bfloat16), 1),  # rows of 40 bytes
+        (on_meta(5, 31)[:, :24], 1),  # rows 31 elements apart
+        (on_meta(24, 5).mT, 1),  # summed elements are not neighbours
+    ],
+    ids=["bf16", "fp32", "odd row", "gaps", "columns"],
+)
+def test_sum_knows_which_rows_are_whole_vectors(x: Tensor, unit: int) -> None:
+    with configured(flat=True), recorded_plans("cuda:90") as plans:
+        our_sum(x, -1)
+    (launch,) = plans[0].launches
+    assert launch.arguments["UNIT"] == unit
+    assert launch.arguments["FLAT"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "tile"),
+    [
+        (80, 24600, (1, 32768, 32)),
+        (100, 40000, (1, 32768, 32)),
+        (132, 5000, (1, 8192, 8)),
+        (1, 40000, (1, 32768, 32)),
+        (1, 1 << 20, (1, 4096, 4)),  # split
+        (133, 40000, (1, 8192, 8)),
+        (528, 4096, (1, 4096, 4)),
+        (529, 5000, (4, 1024, 4)),
+        (529, 4096, (1, 4096, 4)),
+        (30000, 3584, (1, 4096, 4)),
+        (30000, 600, (4, 1024, 4)),  # as wide as a row
+    ],
+    ids=str,
+)
+def test_sum_of_rows_takes_the_tile_that_was_fastest(rows: int, columns: int, tile: tuple[int, int, int]) -> None:
+    with recorded_plans("cuda:90") as plans:
+        our_sum(on_meta(rows, columns), -1)
+    launch = plans[0].launches[0]
+    assert (launch.arguments["KEPT"], launch.arguments["REDUCED"], launch.config.num_warps) == tile
+    binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
+    assert binary.spill_bytes == 0
+
+
+def test_sum_takes_as_many_threads_where_warps_have_64() -> None:
+    with recorded_plans("hip:gfx942") as plans:
+        our_sum(on_meta(80, 24600), -1)
+    (launch,) = plans[0].launches
+    assert launch.config.num_warps == 16
+    binary = compile_kernel(launch.kernel, Target.parse("hip:gfx942"), launch.arguments, **launch.options())
+    assert binary.spill_bytes == 0
+
+
+@pytest.mark.parametrize(("flat", "wide"), [(True, 16), (False, 2)])
+def test_sum_reads_rows_of_a_multiple_of_16_bytes_in_vectors(flat: bool, wide: int) -> None:
+    with configured(flat=flat), recorded_plans("cuda:90") as plans:
+        our_sum(on_meta(80, 24600, dtype=torch.bfloat16), -1)
+    (launch,) = plans[0].launches
+    binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
+    assert binary.vector_bytes == wide

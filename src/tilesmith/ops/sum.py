@@ -35,41 +35,69 @@ def reference(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
     return torch.sum(x, dim, keepdim)
 
 
+@triton.jit
+def places_in(run, inner_size, LENGTH: tl.constexpr, FLAT: tl.constexpr):
+    """Return `run_members`. FLAT, where there are no outer dimensions, takes no division."""
+    return run * LENGTH + tl.arange(0, LENGTH) if FLAT else run_members(run, inner_size, LENGTH)
+
+
+@triton.jit
+def offsets_in(run, inner_size, outer_size, strides, LENGTH: tl.constexpr, FLAT: tl.constexpr):
+    """Return `run_offsets`. FLAT, where there are no outer dimensions, takes no division."""
+    if FLAT:
+        offsets = places_in(run, inner_size, LENGTH, FLAT).to(tl.int64) * strides[2]  # [LENGTH]
+    else:
+        offsets = run_offsets(run, inner_size, outer_size, strides, LENGTH)
+    return offsets
+
+
 @triton.jit(do_not_specialize=["kept_inner", "reduced_inner", "n_pieces", "pieces_per_split", "split_stride"])
 def sum_kernel(
     x_ptr, y_ptr, kept_strides, reduced_strides, y_strides, kept_inner, kept_outer, reduced_inner, reduced_outer,
     n_pieces, pieces_per_split, split_stride,
-    KEPT_ALIGNED: tl.constexpr, REDUCED_ALIGNED: tl.constexpr, COMPUTE: tl.constexpr,
-    KEPT: tl.constexpr, REDUCED: tl.constexpr,
+    KEPT_ALIGNED: tl.constexpr, REDUCED_ALIGNED: tl.constexpr, UNIT: tl.constexpr, FLAT: tl.constexpr,
+    COMPUTE: tl.constexpr, KEPT: tl.constexpr, REDUCED: tl.constexpr,
 ):  # fmt: skip
-    """KEPT sums per program, over one split: some pieces of REDUCED elements of each sum."""
+    """KEPT sums per program, over one split: some pieces of REDUCED elements of each sum.
+
+    UNIT divides the summed elements of a run and every stride from run to run. 1 says nothing.
+    """
     group, split = tl.program_id(0), tl.program_id(1)
     kept_inner = run_size(kept_inner, KEPT_ALIGNED)
     reduced_inner = run_size(reduced_inner, REDUCED_ALIGNED)
-    in_kept = run_members(group, kept_inner, KEPT) < kept_inner
-    x_kept = x_ptr + run_offsets(group, kept_inner, kept_outer, kept_strides, KEPT)[:, None]
+    x_strides = kept_strides
+    if UNIT > 1:  # divided and multiplied again, they are the same numbers, and the compiler knows a divisor
+        reduced_inner = reduced_inner // UNIT * UNIT
+        x_strides = (kept_strides[0] // UNIT * UNIT, kept_strides[1] // UNIT * UNIT, kept_strides[2] // UNIT * UNIT)
+    in_kept = places_in(group, kept_inner, KEPT, FLAT) < kept_inner
+    x_kept = x_ptr + offsets_in(group, kept_inner, kept_outer, x_strides, KEPT, FLAT)[:, None]
     total = tl.zeros([KEPT, REDUCED], COMPUTE)
     first = split * pieces_per_split
     for piece in range(first, tl.minimum(first + pieces_per_split, n_pieces)):
-        in_reduced = run_members(piece, reduced_inner, REDUCED) < reduced_inner
-        offsets = run_offsets(piece, reduced_inner, reduced_outer, reduced_strides, REDUCED)[None, :]
+        in_reduced = places_in(piece, reduced_inner, REDUCED, FLAT) < reduced_inner
+        offsets = offsets_in(piece, reduced_inner, reduced_outer, reduced_strides, REDUCED, FLAT)[None, :]
         mask = in_kept[:, None] & in_reduced[None, :]
         total += tl.load(x_kept + offsets, mask=mask, other=0.0).to(COMPUTE)  # [KEPT, REDUCED]
     y_pointers = y_ptr + split.to(tl.int64) * split_stride
-    y_pointers += run_offsets(group, kept_inner, kept_outer, y_strides, KEPT)
+    y_pointers += offsets_in(group, kept_inner, kept_outer, y_strides, KEPT, FLAT)
     tl.store(y_pointers, tl.sum(total, axis=1).to(y_ptr.dtype.element_ty), mask=in_kept)
 
 
 @dataclass(frozen=True)
 class SumConfig(Config):
-    """Each program keeps KEPT sums, and adds up REDUCED elements of each at a time."""
+    """Each program keeps KEPT sums, and adds up REDUCED elements of each at a time.
+
+    `flat`: where neither side has outer dimensions, no address takes a division, and rows of any multiple of 16 bytes
+    are read in 16-byte vectors.
+    """
 
     KEPT: int = 1
     REDUCED: int = 4096
     programs_per_multiprocessor: int = 8
+    flat: bool = False
 
 
-def sum_config(kept: Runs, reduced: Runs) -> SumConfig:
+def sum_config(kept: Runs, reduced: Runs, multiprocessors: int) -> SumConfig:
     """Return a tile of 4096 elements, 32 per thread of four warps, along the side of neighbours in memory.
 
     16384×4096 bf16 on an H200: 36.3 µs over rows (44.2 with eight warps), 45.1 over columns (50.0 with half as many
@@ -78,6 +106,8 @@ def sum_config(kept: Runs, reduced: Runs) -> SumConfig:
     kept_side, reduced_side = bucket(kept.inner), bucket(reduced.inner)
     kept_stride, reduced_stride = kept.strides[0][2], reduced.strides[0][2]
     if 0 < reduced_stride <= kept_stride or kept_stride == 0:
+        if is_flat(kept, reduced) and (config := row_config(kept.inner, reduced.inner, multiprocessors)):
+            return config
         reduced_side = min(reduced_side, 4096)
         kept_side = min(kept_side, 4096 // reduced_side)
     else:  # a short summed side, since threads exchange the sums along it at the end
@@ -87,6 +117,27 @@ def sum_config(kept: Runs, reduced: Runs) -> SumConfig:
     return SumConfig(num_warps=warps, KEPT=kept_side, REDUCED=reduced_side)
 
 
+def is_flat(kept: Runs, reduced: Runs) -> bool:
+    return kept.sizes[:2] == reduced.sizes[:2] == (1, 1)
+
+
+def row_config(rows: int, columns: int, multiprocessors: int) -> SumConfig | None:
+    """Return the configuration for rows of a matrix that tiles of 4096 elements sum slower; None for other rows.
+
+    µs on an H200 (with those tiles; PyTorch). A program per multiprocessor or fewer, and rows of up to two pieces:
+    80×24600 bf16 3.9 (6.7; 5.7), 100×40000 fp32 6.6 (12.7; 12.0). Up to four: 268×16384 fp32 6.5 (9.8; 7.9), 500×9000
+    bf16 5.3 (5.5; 5.9). More, where tiles waste a fifth of their elements: 30000×5000 bf16 80.5 (103; 79.0).
+    """
+    if columns > 4096 and rows <= 4 * multiprocessors and not (rows <= multiprocessors and columns > 2 * LONGEST_PIECE):
+        reduced = min(bucket(columns), LONGEST_PIECE if rows <= multiprocessors else 8192)
+        return SumConfig(num_warps=reduced // 1024, REDUCED=reduced, flat=True)
+    tiles = triton.cdiv(columns, min(bucket(columns), 4096)) * min(bucket(columns), 4096)
+    if rows > 4 * multiprocessors and columns <= 0.8 * tiles and triton.cdiv(columns, 1024) * 1024 < tiles:
+        return SumConfig(num_warps=4, KEPT=4, REDUCED=1024, flat=True)
+    return None
+
+
+LONGEST_PIECE = 32768  # of a row: 32 warps, the most that a program has
 # Of a split: fewer turns of its loop cost less than a second launch.
 FEWEST_PIECES = 4
 
@@ -106,8 +157,8 @@ def _result_shape(shape: Sequence[int], dim: Sequence[int], keepdim: bool) -> tu
 def plan_forward(plan: Plan, x: Operand, dim: Sequence[int], keepdim: bool) -> Operand:
     y = plan.empty(_result_shape(x.shape, dim, keepdim), x.dtype)
     kept, reduced = _sides(x, dim)
-    default = sum_config(kept, reduced)
-    side = "rows" if default.REDUCED >= default.KEPT else "columns"
+    default = sum_config(kept, reduced, plan.multiprocessors)
+    side = "flat rows" if default.flat else "rows" if default.REDUCED >= default.KEPT else "columns"
     config = plan.choose(default, side, bucket(reduced.inner), x.dtype)
     groups, pieces = kept.count(config.KEPT), reduced.count(config.REDUCED)
     programs = plan.multiprocessors * config.programs_per_multiprocessor
@@ -122,7 +173,7 @@ def plan_forward(plan: Plan, x: Operand, dim: Sequence[int], keepdim: bool) -> O
     _launch(plan, x, partials, into_partials, reduced, config, pieces_per_split, splits)
     out_of_partials = Runs(kept.sizes, (kept.contiguous, kept.strides[1]))
     each_split = Runs((1, 1, splits), ((0, 0, kept.elements),))
-    config = sum_config(out_of_partials, each_split)
+    config = sum_config(out_of_partials, each_split, plan.multiprocessors)
     _launch(plan, partials, y, out_of_partials, each_split, config, each_split.count(config.REDUCED))
     return y
 
@@ -142,13 +193,22 @@ def _launch(
     splits: int = 1,
 ) -> None:  # fmt: skip
     """Plan y[split, kept] = Σ of x[kept, reduced] over the pieces of each split."""
+    flat = config.flat and is_flat(kept, reduced)
     plan.launch(
         sum_kernel, (kept.count(config.KEPT), splits), config,
         x_ptr=x, y_ptr=y, kept_strides=kept.strides[0], reduced_strides=reduced.strides[0], y_strides=kept.strides[1],
         kept_inner=kept.inner, kept_outer=kept.sizes[1], reduced_inner=reduced.inner, reduced_outer=reduced.sizes[1],
         n_pieces=reduced.count(config.REDUCED), pieces_per_split=pieces_per_split, split_stride=kept.elements,
         KEPT_ALIGNED=kept.aligned, REDUCED_ALIGNED=reduced.aligned, COMPUTE=compute_dtype(x.dtype),
+        FLAT=flat, UNIT=_known_divisor(x, kept, reduced) if flat else 1,
     )  # fmt: skip
+
+
+def _known_divisor(x: Operand, kept: Runs, reduced: Runs) -> int:
+    """Return the elements of a 16-byte vector if every summed run of x is whole aligned vectors, else 1."""
+    unit = 16 // x.element_bytes
+    numbers = (reduced.inner, *reduced.strides[0][:2], *kept.strides[0])
+    return unit if x.aligned and reduced.strides[0][2] == 1 and not any(one % unit for one in numbers) else 1
 
 
 def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
