@@ -10,6 +10,9 @@ from torch import Tensor
 
 import tilesmith as ts
 from tilesmith.ops import SPECS
+from tilesmith.ops.runtime.dispatch import configured
+from tilesmith.ops.runtime.kernels import recorded_plans
+from tilesmith.toolchain.compiler import Target, compile_kernel
 
 transpose = SPECS["transpose"].op
 
@@ -69,3 +72,46 @@ def test_transpose_is_exact_in_every_dtype() -> None:
     for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
         x = torch.randn(3, 67, 9).to(dtype)
         torch.testing.assert_close(transpose(x), x.mT, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", views())
+def test_transpose_by_axes_of_any_layout(name: str) -> None:
+    x = views()[name]
+    with configured(ROWS=4, COLUMNS=8):
+        torch.testing.assert_close(transpose(x), x.mT, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(1, 28672), (28672, 1)], ids=str)
+def test_transpose_by_axes_copies_one_row_or_column_in_vectors(shape: tuple[int, int]) -> None:
+    with recorded_plans("cuda:90") as plans:
+        transpose(torch.empty(shape, dtype=torch.bfloat16, device="meta"))
+    (launch,) = plans[0].launches
+    binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
+    assert {access.vector_bytes for access in binary.accesses} == {16}
+    assert binary.shared_bytes == 0
+
+
+@pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
+@pytest.mark.parametrize(
+    ("shape", "small", "tile"),
+    [
+        ((553, 517), True, (32, 32)),
+        ((1100, 1300), True, (32, 32)),
+        ((2, 28672), True, (2, 512)),
+        ((8192, 8192), False, (128, 128)),
+        ((2000, 1999), False, (64, 64)),
+        ((512, 256, 256), False, (128, 128)),
+    ],
+    ids=str,
+)
+def test_transpose_takes_small_tiles_by_axes_where_there_are_few(
+    shape: tuple[int, ...], small: bool, tile: tuple[int, int], target: str
+) -> None:
+    with recorded_plans(target) as plans:
+        transpose(torch.empty(shape, dtype=torch.bfloat16, device="meta"))
+    (launch,) = plans[0].launches
+    if target == "cuda:90":
+        assert launch.arguments["BY_AXES"] is small
+        assert (launch.arguments["ROWS"], launch.arguments["COLUMNS"]) == tile
+    binary = compile_kernel(launch.kernel, Target.parse(target), launch.arguments, **launch.options())
+    assert binary.spill_bytes == 0
