@@ -12,6 +12,7 @@ from saved_tensors import with_saved_addresses
 
 import tilesmith as ts
 from tilesmith.ops import SPECS
+from tilesmith.ops.runtime.kernels import recorded_plans
 
 silu, reference = SPECS["silu"].op, SPECS["silu"].reference
 
@@ -56,3 +57,27 @@ def test_silu_takes_any_strides(name: str) -> None:
 def test_silu_takes_empty_tensors(shape: tuple[int, ...]) -> None:
     inputs = {"x": torch.randn(shape)}
     assert_same(forward_and_backward(silu, inputs), forward_and_backward(reference, inputs))
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile", "flat"),
+    [
+        ((991, 328), (1, 512, 4), True),
+        ((300, 4099), (1, 1024, 4), True),
+        ((16384, 8192), (1, 2048, 4), False),
+    ],
+    ids=str,
+)
+def test_silu_of_few_elements_takes_small_tiles(shape: tuple[int, int], tile: tuple[int, ...], flat: bool) -> None:
+    with recorded_plans("cuda:90") as plans:
+        silu(torch.empty(shape, dtype=torch.bfloat16, device="meta"))
+    (launch,) = plans[0].launches
+    assert (launch.arguments["ROWS"], launch.arguments["BLOCK_SIZE"], launch.config.num_warps) == tile
+    assert launch.arguments["FLAT"] is flat
+
+
+@pytest.mark.parametrize("shape", [(1,), (7, 33), (3, 4097), (5000, 3), (130, 4096)], ids=str)
+def test_silu_takes_any_size(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape)
+    torch.testing.assert_close(silu(x), reference(x))
+    torch.testing.assert_close(silu(x[..., ::2]), reference(x[..., ::2]))  # rows that do not merge

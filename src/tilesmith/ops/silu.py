@@ -16,6 +16,7 @@ from torch import Tensor
 from tilesmith.ops.device.elementwise import (
     CASES,
     compute_dtype,
+    few_tiles_config,
     tile_config,
     tile_grid,
     tile_is_whole,
@@ -36,10 +37,10 @@ def reference(x: Tensor) -> Tensor:
 @triton.jit(do_not_specialize=["n_rows"])
 def silu_forward_kernel(
     x_ptr, y_ptr, x_strides, y_strides, n_rows, sizes,
-    NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, FLAT: tl.constexpr,
 ):  # fmt: skip
-    rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)  # mask is [ROWS, BLOCK_SIZE]
-    is_whole = tile_is_whole(n_rows, sizes[0], ROWS, BLOCK_SIZE)
+    rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE, FLAT)  # mask is [ROWS, BLOCK_SIZE]
+    is_whole = tile_is_whole(n_rows, sizes[0], ROWS, BLOCK_SIZE, FLAT)
     for MASKED in tl.static_range(2):
         if is_whole == (MASKED == 0):
             exists = mask if MASKED else None
@@ -76,11 +77,13 @@ def forward(x: Tensor) -> Tensor:
 def plan_forward(plan: Plan, x: Operand) -> Operand:
     y = plan.empty_like(x)
     walk = as_elements(x.shape, y.strides, x.strides)
-    config = plan.choose(tile_config(walk, x.element_bytes), "columns", walk.columns_bucket, x.dtype)
+    few = few_tiles_config(walk, plan.multiprocessors)
+    default, name = (few, "few columns") if few else (tile_config(walk, x.element_bytes), "columns")
+    config = plan.choose(default, name, walk.columns_bucket, x.dtype)
     plan.launch(
         silu_forward_kernel, tile_grid(walk, config), config,
         x_ptr=x, y_ptr=y, **walk.arguments("y", "x"),
-        COMPUTE=compute_dtype(x.dtype),
+        COMPUTE=compute_dtype(x.dtype), FLAT=few is not None and walk.rows == 1,
     )  # fmt: skip
     return y
 
