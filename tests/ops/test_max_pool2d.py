@@ -64,6 +64,18 @@ def test_max_pool2d_reads_vectors_where_rows_are_aligned(x: Tensor, stride: int,
     assert forward_launch(x, kernel_size=3, stride=stride, padding=1).arguments["PIECE"] == piece
 
 
+@pytest.mark.parametrize(("shape", "planes"), [((4, 48, 28, 28), 4), ((2, 96, 14, 14), 4), ((64, 64, 28, 28), 16)])
+def test_max_pool2d_gradient_of_few_planes_fills_the_gpu(shape: tuple[int, ...], planes: int) -> None:
+    x = meta(*shape).requires_grad_()
+    with recorded_plans("cuda:90") as plans:
+        max_pool2d(x, 3, 2, 1).sum().backward()
+    (launch,) = (one for plan in plans for one in plan.launches if one.kernel.__name__ == "pooling_backward_kernel")
+    assert launch.arguments["PLANES"] == planes
+    assert launch.config.num_warps == 2
+    binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
+    assert binary.spill_bytes == 0
+
+
 def test_max_pool2d_reads_each_element_once_in_16_byte_vectors() -> None:
     """A thread reads nine rows for sixteen 3 × 3 windows of stride 2: one vector and one element of each row."""
     launch = forward_launch(meta(32, 64, 56, 56), kernel_size=3, stride=2, padding=1)

@@ -145,7 +145,9 @@ def plan_pooling_backward(
     cell = window.stride if unrolled else (1, 1)
     others = (dy,) if positions is None else (dy, positions)
     tiles = ImageTiles(dx, *others, cell=cell)
-    config = plan.choose(tiles.config(), *tiles.bucket())
+    default = tiles.config()
+    filling = tiles.filling(default, plan.multiprocessors)
+    config = plan.choose(filling, *tiles.bucket(), *(("few planes",) if filling != default else ()))
     dx_strides, dy_strides, *rest = tiles.strides
     plan.launch(
         pooling_backward_kernel, tiles.grid(config), config,
