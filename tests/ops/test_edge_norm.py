@@ -14,6 +14,7 @@ import tilesmith as ts
 from covering import covering
 from tilesmith.ops import edge_norm
 from tilesmith.ops.edge_norm import backward, reference
+from tilesmith.ops.runtime.dispatch import configured
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.toolchain.compiler import Target, compile_kernel
 
@@ -43,6 +44,34 @@ def test_matches_a_norm_and_a_product_in_float64(transposed: bool, bias: bool) -
     right = forward_and_backward(reference, as_double(given))
     for name, value in right.items():
         torch.testing.assert_close(found[name].double(), value, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("heads_at_once", [1, 2, 4])
+def test_heads_at_once_match_float64(heads_at_once: int) -> None:
+    """Three heads: a whole number of groups, a rest, and fewer than a group."""
+    given = {**arguments(), "edge_weight": torch.randn(3, 5), "transposed": False, "eps": 1e-5}
+    with ts.use("interpret"), configured(HEADS=heads_at_once, ROWS=4):
+        found = forward_and_backward(edge_norm, given)
+    for name, value in forward_and_backward(reference, as_double(given)).items():
+        torch.testing.assert_close(found[name].double(), value, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
+@pytest.mark.parametrize("channels", [7, 128, 130, 1024])
+def test_few_pairs_take_small_tiles_that_do_not_spill(channels: int, target: str) -> None:
+    x = torch.empty(1, 27, 27, channels, device="meta")
+    vector, weight = x.new_empty(channels), x.new_empty(8, channels)
+    with recorded_plans(target) as plans:
+        edge_norm(x, vector, vector, weight)
+        backward(x, x.new_empty(1, 8, 27, 27), x, vector, vector, weight, False, 1e-5)
+    of_forward, of_backward = (plan.launches[0] for plan in plans)
+    if channels <= 130:  # tiles of 4096 elements would make fewer programs than the GPU has multiprocessors
+        assert of_forward.arguments["HEADS"] == 4
+    if channels == 128:
+        assert of_forward.arguments["ROWS"] == of_backward.arguments["ROWS"] == 4
+    for launch in (of_forward, of_backward):
+        binary = compile_kernel(launch.kernel, Target.parse(target), launch.arguments, **launch.options())
+        assert binary.spill_bytes == 0
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["norm", "edges"])

@@ -38,11 +38,26 @@ def edge_offsets(pairs, n_residues, n_heads, TRANSPOSED: tl.constexpr):
     return pairs // head_stride * n_heads * head_stride + in_head, head_stride
 
 
+@triton.jit
+def load_weights(
+    edge_weight_ptr, first, n_heads, columns, n_columns, HEADS: tl.constexpr, COMPUTE: tl.constexpr
+):  # fmt: skip
+    """Return the weights of HEADS heads from `first` on, [COLUMNS] each, zeros for heads that do not exist."""
+    weights: tl.tuple = ()
+    for number in tl.static_range(HEADS):
+        head = first + number
+        mask = (columns < n_columns) & (head < n_heads)
+        weights += (load_vector(edge_weight_ptr + head * n_columns, columns, mask, COMPUTE),)
+    return weights
+
+
 @triton.jit(do_not_specialize=["n_pairs", "n_residues", "n_heads"])
 def edge_norm_forward_kernel(
     x_ptr, norm_weight_ptr, norm_bias_ptr, edge_weight_ptr, xn_ptr, edges_ptr, n_pairs, n_residues, n_heads, n_columns,
     eps, TRANSPOSED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    HEADS: tl.constexpr,
 ):  # fmt: skip
+    """HEADS of them load their weights together, ahead of all stores."""
     pairs = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
     is_there = (pairs < n_pairs)[:, None] & (columns < n_columns)[None, :]
@@ -51,10 +66,12 @@ def edge_norm_forward_kernel(
     xn = xn.to(x_ptr.dtype.element_ty)  # [ROWS, COLUMNS]
     tl.store(xn_ptr + pairs[:, None] * n_columns + columns[None, :], xn, mask=is_there)
     offsets_of_edges, head_stride = edge_offsets(pairs, n_residues, n_heads, TRANSPOSED)
-    for head in range(n_heads):
-        weight = load_vector(edge_weight_ptr + head * n_columns, columns, columns < n_columns, COMPUTE)  # [COLUMNS]
-        edge = tl.sum(xn.to(COMPUTE) * weight, axis=1).to(edges_ptr.dtype.element_ty)  # [ROWS]
-        tl.store(edges_ptr + offsets_of_edges + head * head_stride, edge, mask=pairs < n_pairs)
+    for first in range(0, n_heads, HEADS):
+        weights = load_weights(edge_weight_ptr, first, n_heads, columns, n_columns, HEADS, COMPUTE)
+        for number in tl.static_range(HEADS):
+            edge = tl.sum(xn.to(COMPUTE) * weights[number], axis=1).to(edges_ptr.dtype.element_ty)  # [ROWS]
+            is_stored = (pairs < n_pairs) & (first + number < n_heads)
+            tl.store(edges_ptr + offsets_of_edges + (first + number) * head_stride, edge, mask=is_stored)
 
 
 @triton.jit(do_not_specialize=["n_pairs", "n_residues", "n_heads"])

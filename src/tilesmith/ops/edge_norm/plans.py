@@ -20,33 +20,52 @@ from tilesmith.ops.runtime.plan import Operand, Plan
 
 @dataclass(frozen=True)
 class EdgeNormConfig(Config):
-    """Each program takes ROWS pairs with all their channels."""
+    """Each program takes ROWS pairs with all their channels. The forward loads the weights of HEADS heads at once."""
 
     ROWS: int = 32
+    HEADS: int = 1
 
 
 def _column_block(channels: int) -> int:
     return max(bucket(channels), 16)
 
 
-def edge_norm_config(channels: int) -> EdgeNormConfig:
-    """Return tiles of 4096 elements: 16 per thread of eight warps, because a thread holds several such tiles."""
-    return EdgeNormConfig(num_warps=8, ROWS=max(4096 // _column_block(channels), 1))
+def edge_norm_config(channels: int, pairs: int, multiprocessors: int) -> EdgeNormConfig:
+    """Return tiles of 4096 elements: 16 per thread of eight warps, because a thread holds several such tiles.
+
+    If these make no more than one program per multiprocessor, tiles are small. µs on an H200 (with 4096 elements;
+    PyTorch): 27² pairs, 8 heads, bf16 3.7 (6.3; 8.2), fp32 4.1 (7.0; 12.3), 64² pairs, 4 heads, bf16 3.5 (4.6; 12.3).
+    """
+    rows = max(4096 // _column_block(channels), 1)
+    if pairs <= rows * multiprocessors:
+        return small_config(channels)
+    return EdgeNormConfig(num_warps=8, ROWS=rows)
 
 
-def edge_norm_gradient_config(channels: int) -> EdgeNormConfig:
+def small_config(channels: int) -> EdgeNormConfig:
+    """Return tiles of 512 elements, 16 per thread of one warp, that load the weights of four heads at once."""
+    columns = _column_block(channels)
+    return EdgeNormConfig(num_warps=max(columns // 512, 1), ROWS=max(512 // columns, 1), HEADS=4)
+
+
+def edge_norm_gradient_config(channels: int, pairs: int, multiprocessors: int) -> EdgeNormConfig:
     """Return tiles for two warps: sums over pairs then synchronise few warps.
 
     16,384 pairs of 128 channels in float32 on an H200 take 18.2 µs plus 3.0 for the sum of partials; eight warps with
     twice the pairs take 38.0 plus 2.1. One warp takes 15.8 but spills. With dsum both kernels take 22.3 together.
+
+    If these make no more than two programs per multiprocessor, tiles are small. Both kernels, in µs (with two warps;
+    PyTorch): 27² pairs, 8 heads, bf16 8.7 (15.2; 26.8), fp32 9.0 (16.3; 71.8), 64² pairs, 4 heads, bf16 8.3 (12.1;
+    38.5).
     """
     rows = min(2048 // _column_block(channels), 16)
     if channels % 16:  # loads are narrow and each needs an address, so a thread takes fewer
         rows //= 2
-    return EdgeNormConfig(num_warps=2, ROWS=max(rows, 1))
+    rows = max(rows, 1)
+    return small_config(channels) if pairs <= 2 * rows * multiprocessors else EdgeNormConfig(num_warps=2, ROWS=rows)
 
 
-def edge_gradient_config(channels: int) -> EdgeNormConfig:
+def edge_gradient_config(channels: int, *_: int) -> EdgeNormConfig:
     """Return tiles for a backward without dxn: one warp per 1024 elements, half the pairs of the tiles above.
 
     Without dxn the compiler chooses another layout, in which the tiles above spill. 16,384 pairs of 128 channels in
@@ -57,7 +76,7 @@ def edge_gradient_config(channels: int) -> EdgeNormConfig:
 
 
 def _arguments(
-    plan: Plan, config_of: Callable[[int], EdgeNormConfig], x: Operand, norm_weight: Operand,
+    plan: Plan, config_of: Callable[[int, int, int], EdgeNormConfig], x: Operand, norm_weight: Operand,
     norm_bias: Operand | None, edge_weight: Operand, transposed: bool, eps: float, *others: Operand,
 ) -> tuple[EdgeNormConfig, int, dict[str, object]]:  # fmt: skip
     """Return the configuration, the number of programs and the arguments that both kernels take."""
@@ -66,7 +85,10 @@ def _arguments(
         if not torch.empty_strided(operand.shape, operand.strides, device="meta").is_contiguous():
             raise NotWalkable(f"strides {operand.strides} have gaps")
     pairs = batch * residues**2
-    config = plan.choose(config_of(channels), bucket(channels), x.dtype)
+    default = config_of(channels, pairs, plan.multiprocessors)
+    config = plan.choose(
+        default, bucket(channels), x.dtype, *(("few pairs",) if default == small_config(channels) else ())
+    )
     return config, triton.cdiv(pairs, config.ROWS), {
         "x_ptr": x, "norm_weight_ptr": norm_weight, "norm_bias_ptr": norm_bias, "edge_weight_ptr": edge_weight,
         "n_pairs": pairs, "n_residues": residues, "n_heads": edge_weight.shape[0], "n_columns": channels,
