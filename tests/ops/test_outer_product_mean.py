@@ -13,10 +13,11 @@ from torch import Tensor
 import tilesmith as ts
 from covering import covering
 from tilesmith.ops.outer_product_mean import few_sequences_backward as few_backward
+from tilesmith.ops.outer_product_mean import separate_products_forward as separate
 from tilesmith.ops.outer_product_mean.backward_passes import scaled_gradient, transposed
 from tilesmith.ops.outer_product_mean.few_sequences_backward import scaled_transposed
 from tilesmith.ops.outer_product_mean.few_sequences_forward import is_for_few
-from tilesmith.ops.outer_product_mean.operator import outer_product_mean, reference
+from tilesmith.ops.outer_product_mean.operator import has_exact_products, outer_product_mean, reference
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.spec import Inputs
 
@@ -230,6 +231,37 @@ def with_gradients(function: Callable[..., Tensor], inputs: Inputs) -> list[Tens
     z = function(**leaves)
     cotangent = torch.randn(z.shape, generator=torch.Generator().manual_seed(1)).to(z.dtype)
     return [z.detach(), *torch.autograd.grad(z, [one for name, one in leaves.items() if name != "mask"], cotangent)]
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+@covering(masked=[False, True], biased=[True, False])
+def test_separate_products_match_float64_within_float32_rounding(masked: bool, biased: bool, chunk: int | None) -> None:
+    torch.manual_seed(0)
+    a, b, weight = torch.randn(2, 9, 5, 4), torch.randn(2, 9, 5, 4), torch.randn(6, 16) / 4
+    bias = torch.randn(6) if biased else None
+    mask = None
+    if masked:
+        mask = torch.rand(2, 9, 5) > 0.4
+        mask[:, :, 3] = False
+        a = a.masked_fill(~mask[..., None], float("nan"))
+    assert has_exact_products(a, b, mask, weight)
+    assert not is_for_few(a, weight)
+    with ts.use("interpret"), recorded_plans() as plans:
+        found = outer_product_mean(a, b, mask, weight, bias, chunk=chunk)
+    assert "outer_product_mean_forward_kernel" not in [one.kernel.__name__ for plan in plans for one in plan.launches]
+    right = reference(a.double(), b.double(), mask, weight.double(), None if bias is None else bias.double())
+    torch.testing.assert_close(found.double(), right, rtol=0, atol=1e-6 * float(right.abs().max()))
+
+
+def test_separate_products_of_pairs_that_no_sequence_has_are_zeros() -> None:
+    a, b, weight = torch.randn(1, 3, 4, 2), torch.randn(1, 3, 4, 2), torch.randn(5, 4)
+    mask = torch.ones(1, 3, 4, dtype=torch.bool)
+    mask[:, :, 2] = False
+    b[:, :, 1] = float("nan")
+    with ts.use("interpret"):
+        found = separate.forward(a, b, mask, weight, None, None, 1e-3, False)
+    assert (found[:, 2] == 0).all()
+    assert found[:, 0, 1].isnan().all()
 
 
 class TestFewSequences:

@@ -12,8 +12,9 @@ thousand times the input or output at c = 32. The forward does 2·s·n²·c² + 
 The backward needs the outer products and their gradients in memory, for `chunk` residues at a time: four GEMMs of large
 matrices for each chunk, by `matmul.internal`.
 
-For few sequences in exact single precision, `few_sequences_forward.py` and `few_sequences_backward.py` multiply in
-another order, without outer products, with fewer flops.
+In exact single precision the forward with a weight runs GEMMs too, by `separate_products_forward.py`. For few
+sequences `few_sequences_forward.py` and `few_sequences_backward.py` multiply in another order, without outer products,
+with fewer flops.
 
 Files, in reading order:
 
@@ -22,6 +23,7 @@ Files, in reading order:
 - `backward.py`: the backward, composed of GEMMs and passes.
 - `backward_passes.py`: the elementwise passes of the backward.
 - `inverse_counts.py`: the factor of each pair, 1 / (eps + count).
+- `separate_products_forward.py`: the forward in exact single precision with a weight, with outer products in memory.
 - `few_sequences_forward.py`: the forward without outer products.
 - `few_sequences_backward.py`: the backward without outer products.
 """

@@ -10,6 +10,7 @@ saves a second such pass.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
@@ -56,20 +57,30 @@ def compute_backward(
     dz: Tensor, a: Tensor, b: Tensor, mask: Tensor | None, weight: Tensor | None, bias: Tensor | None,
     chunk: int | None, eps: float, wanted: Wanted,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    sums = Gradients(a, mask, weight, bias, wanted)
+    with SideStream(a) as side_stream:
+        for members, residues, alignments in chunks(a, b, mask, chunk, eps):
+            sums.add(members, residues, alignments, dz[members, residues], side_stream)
+    return sums.shaped()
+
+
+def chunks(
+    a: Tensor, b: Tensor, mask: Tensor | None, chunk: int | None, eps: float
+) -> Iterator[tuple[slice, slice, Alignments]]:  # fmt: skip
+    """Yield members of the batch, some of their residues, and the alignments of the members.
+
+    `chunk` is the number of residues at a time. By default their outer products fill CHUNK_BYTES.
+    """
     batch, _, residues, channels = a.shape
     of_residue = residues * channels**2 * a.itemsize
     step = min(chunk or max(CHUNK_BYTES // max(of_residue, 1), 1), max(residues, 1))
     # Several members of the batch at once where each is small. Chunks of several members would not be adjacent in dz.
     members = max(CHUNK_BYTES // max(residues * of_residue, 1), 1) if step == residues and chunk is None else 1
-    sums = Gradients(a, mask, weight, bias, wanted)
-    with SideStream(a) as side_stream:
-        for first in range(0, batch, members):
-            some = slice(first, min(first + members, batch))
-            alignments = Alignments(a[some], b[some], None if mask is None else mask[some], eps)
-            for start in range(0, residues, step):
-                chunk_of_residues = slice(start, min(start + step, residues))
-                sums.add(some, chunk_of_residues, alignments, dz[some, chunk_of_residues], side_stream)
-    return sums.shaped()
+    for first in range(0, batch, members):
+        some = slice(first, min(first + members, batch))
+        alignments = Alignments(a[some], b[some], None if mask is None else mask[some], eps)
+        for start in range(0, residues, step):
+            yield some, slice(start, min(start + step, residues)), alignments
 
 
 class Alignments:
