@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilesmith.ops.runtime.kernels import Kernels
+from tilesmith.ops.runtime.operator import Operator
 from tilesmith.spec import Inputs, called, is_differentiable
 
 
@@ -46,3 +48,8 @@ def cotangent_of(output: Tensor) -> Tensor:
 def assert_same(ours: dict[str, Tensor], right: dict[str, Tensor]) -> None:
     """Equal as far as rounding in another order lets them be."""
     torch.testing.assert_close(ours, right)
+
+
+def forwards_of(operator: Operator[..., Any]) -> list[Kernels]:
+    """Return the forward of an operator, and those of its alternatives."""
+    return [operator.forward, *(one.forward for _, one in operator._alternatives)]

@@ -246,11 +246,21 @@ def test_separate_products_match_float64_within_float32_rounding(masked: bool, b
         a = a.masked_fill(~mask[..., None], float("nan"))
     assert has_exact_products(a, b, mask, weight)
     assert not is_for_few(a, weight)
-    with ts.use("interpret"), recorded_plans() as plans:
+    with ts.use("interpret"):
         found = outer_product_mean(a, b, mask, weight, bias, chunk=chunk)
-    assert "outer_product_mean_forward_kernel" not in [one.kernel.__name__ for plan in plans for one in plan.launches]
     right = reference(a.double(), b.double(), mask, weight.double(), None if bias is None else bias.double())
     torch.testing.assert_close(found.double(), right, rtol=0, atol=1e-6 * float(right.abs().max()))
+
+
+@pytest.mark.parametrize(("dtype", "has_weight"), [(torch.float32, True), (torch.float32, False), (torch.half, True)])
+def test_exact_products_with_a_weight_are_separate(dtype: torch.dtype, has_weight: bool) -> None:
+    a = torch.empty(1, 467, 128, 32, dtype=dtype, device="meta")
+    weight = a.new_empty(128, 32 * 32) if has_weight else None
+    with ts.use("triton"), recorded_plans("cuda:90") as plans:
+        outer_product_mean(a, a, weight=weight)
+    kernels = [one.kernel.__name__ for plan in plans for one in plan.launches]
+    is_separate = dtype == torch.float32 and has_weight
+    assert ("outer_product_mean_forward_kernel" not in kernels) is is_separate
 
 
 def test_separate_products_of_pairs_that_no_sequence_has_are_zeros() -> None:
