@@ -185,16 +185,31 @@ def _conv2d(arguments: Arguments, multiprocessors: int) -> Features | None:
         return None
     stride = arguments["stride"]
     stride = stride if isinstance(stride, int) else max(stride)
-    pixels = x.shape[0] * x.shape[2] * x.shape[3]
+    (filters, channels), taps = weight.shape[:2], weight.shape[2] * weight.shape[3]
+    pixels = x.shape[0] * x.shape[2] * x.shape[3] / stride**2
+    block, itemsize = TILE // 2, x.dtype.itemsize
+    intensity = _log(2 * pixels * math.prod(weight.shape) / (x.numel() + pixels * filters))
+    channels_last = float(x.stride(1) == 1)
     return {
         "pixels": _log(pixels),
-        "channels": _log(x.shape[1]),
-        "filters": _log(weight.shape[0]),
-        "window": _log(weight.shape[2] * weight.shape[3]),
+        "channels": _log(channels),
+        "filters": _log(filters),
+        "window": _log(taps),
         "stride": _log(stride),
         "flops": _log(pixels * math.prod(weight.shape)),
-        "channels_last": float(x.stride(1) == 1),
-        "unaligned": _is_unaligned(x.shape[1], x.dtype.itemsize),
+        "intensity": intensity,
+        "channels_last": channels_last,
+        "copied": (1 - channels_last) * max(0.0, 9 - intensity),  # copies to channels last weigh where flops are few
+        "unaligned": max(_is_unaligned(channels, itemsize), _is_unaligned(filters, itemsize)),
+        "narrow": float(channels % 16 != 0 or filters % 16 != 0),
+        "few": float(min(channels, filters) < 16),
+        "few_channels": max(0.0, 6 - _log(channels)),
+        "few_filters": max(0.0, 6 - _log(filters)),
+        # With a stride the Hopper kernels take whole blocks of channels only; others load by pointers.
+        "strided": float(stride > 1 and (channels % block != 0 or filters % block != 0)),
+        "rounding_up": _log(math.ceil(filters / block) * block) - _log(filters),
+        "channels_rounding_up": _log(math.ceil(channels / block) * block) - _log(channels),
+        **_waves(math.ceil(pixels / TILE) * math.ceil(filters / TILE), multiprocessors),
     }
 
 
