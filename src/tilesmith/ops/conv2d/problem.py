@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import triton
@@ -13,6 +14,7 @@ from tilesmith.ops.conv2d.pointers import Walk
 from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.device.images.windows import Pair, Window
 from tilesmith.ops.device.partial_sums import plan_sum_of_partials
+from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.transpose import plan_transpose
 
@@ -122,6 +124,25 @@ def best_box(positions: int, batch: int, height: int, width: int) -> tuple[int, 
 
     powers = [1 << power for power in range(positions.bit_length())]
     return min(((rows, columns) for rows in powers for columns in powers if rows * columns <= positions), key=waste)
+
+
+class Tiling(NamedTuple):
+    """How boxes cover images: the sides of a box, and how many lie side by side, below each other, and in all."""
+
+    images: int
+    rows: int
+    columns: int
+    across: int
+    down: int
+    boxes: int
+
+
+def tiling_of(positions: int, batch: int, height: int, width: int) -> Tiling:
+    """Return the best boxes of so many positions."""
+    rows, columns = best_box(positions, bucket(batch), height, width)
+    images = positions // (rows * columns)
+    across, down = triton.cdiv(width, columns), triton.cdiv(height, rows)
+    return Tiling(images, rows, columns, across, down, triton.cdiv(batch, images) * across * down)
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import triton
 
 from tilesmith.ops.conv2d.hopper.boxes import UNIT, half_box, in_groups, unit_of_rows
 from tilesmith.ops.conv2d.hopper.gather import conv2d_hopper_gather_kernel
 from tilesmith.ops.conv2d.hopper.step_times import step_clocks, store_clocks
-from tilesmith.ops.conv2d.problem import Gather, best_box, plan_copy_of, plan_from_channels_last
+from tilesmith.ops.conv2d.problem import Gather, Tiling, plan_copy_of, plan_from_channels_last, tiling_of
 from tilesmith.ops.device.hopper import ProducerConfig
 from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
@@ -43,33 +42,21 @@ def hopper_gather_config(gather: Gather, plan: Plan) -> HopperGatherConfig:
 
 
 def _clocks(gather: Gather, config: HopperGatherConfig, multiprocessors: int) -> float:
-    rounds = triton.cdiv(_tiling(gather, config).n_tiles, multiprocessors)
+    rounds = triton.cdiv(_tiling(gather, config).boxes * _column_tiles(gather, config), multiprocessors)
     steps = triton.cdiv(gather.channels, config.DEPTH) * gather.down.taps * gather.across.taps
     narrow = config.POSITIONS if gather.channels % (2 * UNIT) else 0
     step = step_clocks(config.POSITIONS, config.COLUMNS, config.DEPTH, config.STAGES, narrow)
     return float(rounds * (steps * step + store_clocks(2 * config.POSITIONS * config.COLUMNS)))
 
 
-class Tiling(NamedTuple):
-    """How boxes of positions and blocks of outputs cover a result."""
-
-    images: int  # of a box
-    rows: int
-    columns: int
-    across: int  # boxes side by side
-    down: int
-    column_tiles: int
-    n_tiles: int
-
-
 def _tiling(gather: Gather, config: HopperGatherConfig) -> Tiling:
     batch, _, height, width = gather.result.shape
-    rows, columns = best_box(config.POSITIONS, bucket(batch), height, width)
-    images = config.POSITIONS // (rows * columns)
-    across, down = triton.cdiv(width, columns), triton.cdiv(height, rows)
-    column_tiles = triton.cdiv(gather.outputs, config.COLUMNS)
-    n_tiles = triton.cdiv(batch, images) * across * down * column_tiles
-    return Tiling(images, rows, columns, across, down, column_tiles, n_tiles)
+    return tiling_of(config.POSITIONS, batch, height, width)
+
+
+def _column_tiles(gather: Gather, config: HopperGatherConfig) -> int:
+    tiles: int = triton.cdiv(gather.outputs, config.COLUMNS)
+    return tiles
 
 
 def plan_hopper_gather(plan: Plan, gathers: Sequence[Gather]) -> bool:
@@ -108,16 +95,18 @@ def _plan_launch(
     assert result is not None, "TMA can store a copy in whole units"
     tiling = _tiling(gather, config)
     images, rows, columns = tiling.images, tiling.rows, tiling.columns
+    column_tiles = _column_tiles(gather, config)
+    n_tiles = tiling.boxes * column_tiles
     along = gather.weight_strides[1] == 1
     weight_block = (config.COLUMNS, 1, config.DEPTH) if along else (config.DEPTH, 1, config.COLUMNS)
     half_images, half_rows, half_columns = half_box(images, rows, columns)
     plan.launch(
-        conv2d_hopper_gather_kernel, (min(tiling.n_tiles, config.resident * plan.multiprocessors),), config,
+        conv2d_hopper_gather_kernel, (min(n_tiles, config.resident * plan.multiprocessors),), config,
         source=source.gluon_descriptor((images, rows, 1, columns, config.DEPTH)),
         weight=weight.gluon_descriptor(weight_block),
         result=result.gluon_descriptor((half_images, half_rows, 1, half_columns, config.COLUMNS)),
-        bias_ptr=gather.bias, n_tiles=tiling.n_tiles, boxes=(tiling.across, tiling.down),
-        column_tiles=tiling.column_tiles, outputs=gather.outputs, channels=gather.channels, down=tuple(gather.down),
+        bias_ptr=gather.bias, n_tiles=n_tiles, boxes=(tiling.across, tiling.down),
+        column_tiles=column_tiles, outputs=gather.outputs, channels=gather.channels, down=tuple(gather.down),
         across=tuple(gather.across), taps_in_row=gather.weight.shape[3], source_column=gather.source.strides[3],
         result_group=(gather.result_place[0], gather.result_place[1] * stored.strides[3]),
         BOX_ROWS=rows, BOX_COLUMNS=columns, ALONG=along, REGISTERS=config.consumer_registers,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 import triton
@@ -12,7 +11,7 @@ import triton
 from tilesmith.ops.conv2d.hopper.boxes import UNIT, in_groups, unit_of_rows
 from tilesmith.ops.conv2d.hopper.step_times import step_clocks, store_clocks
 from tilesmith.ops.conv2d.hopper.weight_gradient import GROUPS, ROWS, conv2d_hopper_weight_gradient_kernel
-from tilesmith.ops.conv2d.problem import Problem, best_box, forward_walk, lies_in_rows, plan_sum_into
+from tilesmith.ops.conv2d.problem import Problem, Tiling, forward_walk, lies_in_rows, plan_sum_into, tiling_of
 from tilesmith.ops.device.hopper import ProducerConfig
 from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
@@ -55,7 +54,7 @@ def hopper_weight_gradient_config(problem: Problem, multiprocessors: int) -> Hop
     """Return the tiles and splits with the shortest predicted time."""
     candidates = []
     for tiles in TILES:
-        blocks, n_boxes = _blocks(problem, tiles), _tiling(problem, tiles).n_boxes
+        blocks, n_boxes = _blocks(problem, tiles), _tiling(problem, tiles).boxes
         for rounds in range(1, MOST_ROUNDS + 1):
             splits = min(max(rounds * multiprocessors // blocks, 1), n_boxes)
             candidates.append(replace(tiles, splits=splits))
@@ -64,7 +63,7 @@ def hopper_weight_gradient_config(problem: Problem, multiprocessors: int) -> Hop
 
 def _clocks(problem: Problem, config: HopperWeightGradientConfig, multiprocessors: int) -> float:
     rounds = triton.cdiv(_blocks(problem, config) * config.splits, multiprocessors)
-    steps = triton.cdiv(_tiling(problem, config).n_boxes, config.splits)
+    steps = triton.cdiv(_tiling(problem, config).boxes, config.splits)
     narrow = sum(config.POSITIONS for size in (problem.outputs, problem.channels) if size % (2 * UNIT))
     step = step_clocks(config.OUTPUTS, config.CHANNELS, config.POSITIONS, config.STAGES, narrow)
     clocks = rounds * (steps * step + store_clocks(4 * int(ROWS.value) * config.CHANNELS * int(GROUPS.value)))
@@ -83,23 +82,8 @@ def _blocks(problem: Problem, config: HopperWeightGradientConfig) -> int:
     return blocks
 
 
-class Tiling(NamedTuple):
-    """How boxes cover the positions."""
-
-    images: int  # of a box
-    rows: int
-    columns: int
-    across: int  # boxes side by side
-    down: int
-    n_boxes: int
-
-
 def _tiling(problem: Problem, config: HopperWeightGradientConfig) -> Tiling:
-    height, width = problem.counts
-    rows, columns = best_box(config.POSITIONS, bucket(problem.batch), height, width)
-    images = config.POSITIONS // (rows * columns)
-    across, down = triton.cdiv(width, columns), triton.cdiv(height, rows)
-    return Tiling(images, rows, columns, across, down, triton.cdiv(problem.batch, images) * across * down)
+    return tiling_of(config.POSITIONS, problem.batch, *problem.counts)
 
 
 def plan_hopper_weight_gradient(plan: Plan, problem: Problem, dy: Operand, x: Operand, dweight: Operand) -> bool:
@@ -114,8 +98,8 @@ def plan_hopper_weight_gradient(plan: Plan, problem: Problem, dy: Operand, x: Op
     if window.stride[1] > 1 and problem.channels % config.CHANNELS:
         return False  # a block of channels would end in the next column
     tiling = _tiling(problem, config)
-    per_split = triton.cdiv(tiling.n_boxes, config.splits)
-    config = replace(config, splits=triton.cdiv(tiling.n_boxes, per_split))  # none without boxes
+    per_split = triton.cdiv(tiling.boxes, config.splits)
+    config = replace(config, splits=triton.cdiv(tiling.boxes, per_split))  # none without boxes
     row = math.prod(window.kernel) * problem.channels
     direct = config.sums == 1 and lies_in_rows(dweight, row)
     partials = dweight if direct else plan.empty((config.sums, problem.outputs * row), torch.float32)
@@ -124,7 +108,7 @@ def plan_hopper_weight_gradient(plan: Plan, problem: Problem, dy: Operand, x: Op
         conv2d_hopper_weight_gradient_kernel, (_blocks(problem, config), config.splits), config,
         doutput=doutput.gluon_descriptor((images, rows, 1, columns, config.OUTPUTS)),
         source=source.gluon_descriptor((images, rows, 1, columns, config.CHANNELS)),
-        partials_ptr=partials, boxes=(tiling.across, tiling.down), n_boxes=tiling.n_boxes, boxes_per_split=per_split,
+        partials_ptr=partials, boxes=(tiling.across, tiling.down), n_boxes=tiling.boxes, boxes_per_split=per_split,
         outputs=problem.outputs, channels=problem.channels, source_column=x.strides[3],
         down=tuple(forward_walk(problem, 0)), across=tuple(forward_walk(problem, 1)),
         BOX_ROWS=rows, BOX_COLUMNS=columns, REGISTERS=config.consumer_registers,
