@@ -112,6 +112,7 @@ def test_call_keeps_no_tensor_alive(spec: Spec, inputs: Inputs) -> None:
 
 def test_number_of_plans_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilesmith.ops.runtime.kernels.MOST_PLANS", 4)
+    monkeypatch.setattr("tilesmith.ops.runtime.operator.MOST_PLANS", 4)
     silu.forward._plans.clear()
     silu._runners.clear()
     for size in range(1, 12):

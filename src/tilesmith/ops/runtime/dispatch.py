@@ -82,7 +82,7 @@ def mode() -> Mode:
 
 def epoch() -> int:
     """Return the number of the state in cache keys."""
-    return (_own.get() or _of_process).epoch  # every call comes here: not through `current`
+    return current().epoch
 
 
 def forget() -> None:

@@ -8,12 +8,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.compiler import is_compiling
 from torch.nn import Parameter
 
 from tilesmith.ops.runtime import dispatch
@@ -27,10 +26,6 @@ MOST_PLANS = 4096  # kept for each operator; bounds the memory of a workload who
 Planner = Callable[..., "Operand | tuple[Operand, ...]"]
 Result = Any
 
-
-# Found here once, not through their modules at every call.
-_dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
-_innermost_transform: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
 
 _PLAIN = frozenset({Tensor, Parameter})
 _SCALARS = frozenset({int, float, bool, str, type(None), torch.dtype})
@@ -65,97 +60,13 @@ def look(arguments: Sequence[Any]) -> tuple[object, ...] | None:
     return tuple(key)
 
 
-Value = TypeVar("Value")
-
-MOST_GUARDED = 4  # looks of one shape that guards find; the guards of each take 0.4 µs
-
-# Compares classes, shapes, strides, dtypes, devices, dispatch keys and `requires_grad` of several tensors with those of
-# an earlier call. It is private, so a release of PyTorch may be without it.
-_TensorGuards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
-
-
-class ByLook(Generic[Value]):
-    """A value for each look of a call, for at most MOST_PLANS looks.
-
-    From the second call on, PyTorch's guards recognise a look in C++. They take half the time of making a key.
-    """
-
-    def __init__(self) -> None:
-        self._values: dict[Hashable, Value] = {}
-        self._guarded: dict[Hashable, list[tuple[Callable[[tuple[Any, ...]], bool], Value]]] = {}
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def get(self, arguments: tuple[Any, ...], settings: Hashable = None) -> Value | None:
-        """Return the value for the look of a call under these settings; None where there is none."""
-        first = arguments[0]
-        kind = type(first)
-        try:
-            shape = first.shape if kind is Tensor or kind is Parameter else None
-        except RuntimeError:  # a nested tensor has no shape, and no look
-            return None
-        place = (
-            dispatch.epoch(), torch.is_grad_enabled(), interpreter.is_interpreting(), settings, len(arguments), shape,
-        )  # fmt: skip
-        for looks_alike, value in self._guarded.get(place, ()):
-            if looks_alike(arguments):
-                return value
-        found = self._values.get((look(arguments), settings))
-        if found is not None and shape is not None:
-            known = self._guarded.setdefault(place, [])
-            guard = _guard_of(arguments) if len(known) < MOST_GUARDED else None
-            if guard is not None:
-                known.append((guard, found))
-        return found
-
-    def put(self, arguments: tuple[Any, ...], value: Value, settings: Hashable = None) -> None:
-        """Store the value for the look of a call, if it has a look."""
-        key = look(arguments)
-        if key is None:
-            return
-        if len(self._values) >= MOST_PLANS:
-            self._values.clear()
-            self._guarded.clear()
-        self._values[key, settings] = value
-
-    def clear(self) -> None:
-        """Forget all values."""
-        self._values.clear()
-        self._guarded.clear()
-
-
-def _guard_of(arguments: Sequence[Any]) -> Callable[[tuple[Any, ...]], bool] | None:
-    """Return a function that tells whether a call has the look of this one; None where its key has to tell.
-
-    The function is written for these arguments, since a loop over them takes twice the time: `lambda a: agree(a[0],
-    a[1]) and type(a[2]) is kind2 and a[2] == value2 and not (a[0].data_ptr() | a[1].data_ptr()) & 15`.
-    """
-    tensors = {f"a[{place}]": one for place, one in enumerate(arguments) if isinstance(one, Tensor)}
-    if _TensorGuards is None or any(one.data_ptr() & 15 for one in tensors.values()):
-        return None
-    guards = _TensorGuards(*tensors.values(), dynamic_dims_sizes=None, dynamic_dims_strides=None)
-    names: dict[str, Any] = {"agree": guards.check}
-    tests = [f"agree({', '.join(tensors)})"]
-    for place, value in enumerate(arguments):
-        if isinstance(value, Tensor):
-            continue
-        tests.append(f"type(a[{place}]) is kind{place} and a[{place}] == value{place}")  # the kind tells True from 1
-        names |= {f"kind{place}": type(value), f"value{place}": value}
-        if isinstance(value, (tuple, list)):
-            tests.append(f"tuple(map(type, a[{place}])) == kinds{place}")
-            names |= {f"value{place}": type(value)(value), f"kinds{place}": tuple(map(type, value))}
-    addresses = " | ".join(f"{one}.data_ptr()" for one in tensors)
-    guard: Callable[[tuple[Any, ...]], bool] = eval(
-        f"lambda a: {' and '.join(tests)} and not ({addresses}) & 15", names
-    )
-    return guard
-
-
 def must_be_dispatched() -> bool:
     """Whether PyTorch's dispatcher must see this call, because something listens to or transforms torch operators."""
     return (
-        is_compiling() or _dispatch_modes() > 0 or _innermost_transform() is not None or forward_ad._current_level >= 0
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
     )
 
 
@@ -177,7 +88,7 @@ class Kernels:
         self.fake = fake
         self._planner: Planner | None = None
         self._composed: Callable[..., Result] | None = None
-        self._plans: ByLook[Plan] = ByLook()
+        self._plans: dict[Hashable, Plan] = {}
         LIBRARY.define(name + torch.library.infer_schema(fake, mutates_args=()))
         LIBRARY.impl(name, self._run, "CUDA")
         LIBRARY.impl(name, self._run, "CPU")
@@ -201,11 +112,15 @@ class Kernels:
         if must_be_dispatched():
             return self.dispatched(*arguments)
         if self._composed is None:
-            plan = self._plans.get(arguments)
-            return plan.run(arguments) if plan is not None else self.runner_for(arguments)(arguments)
+            return self.with_look(look(arguments), arguments)
         if _first_tensor(arguments).is_meta:
             return self._run_on_meta(arguments)
         return self._composed(*arguments)
+
+    def with_look(self, key: Hashable | None, arguments: Sequence[Any]) -> Result:
+        """Compute a call outside of PyTorch's dispatcher. `key` is the look of its arguments."""
+        plan = self._plans.get(key)
+        return plan.run(arguments) if plan is not None else self.runner_for(arguments)(arguments)
 
     def runner_for(self, arguments: Sequence[Any]) -> Callable[[Sequence[Any]], Result]:
         """Return the function that computes calls with this look eagerly."""
@@ -235,7 +150,8 @@ class Kernels:
 
     def plan_for(self, *arguments: Any) -> Plan:
         """Return the plan for calls with this look, without running it."""
-        plan = self._plans.get(arguments)
+        key = look(arguments)
+        plan = self._plans.get(key)
         if plan is None:
             plan = Plan(self.name, _first_tensor(arguments).device, arguments)
             assert self._planner is not None, f"{self.name} has no planner"
@@ -243,7 +159,9 @@ class Kernels:
             plan.outputs = outputs if isinstance(outputs, tuple) else (outputs,)
             if plan.device.type == "meta":  # cannot run, so a later call must not find it
                 return plan
-            self._plans.put(arguments, plan)
+            if len(self._plans) >= MOST_PLANS:
+                self._plans.clear()
+            self._plans[key] = plan
         return plan
 
     def _traced(self, *arguments: Any) -> Result:
@@ -267,8 +185,7 @@ class Kernels:
         """Compute a call with plain tensors that are not on the meta device."""
         if self._composed is not None:
             return self._composed(*arguments)
-        plan = self._plans.get(arguments)
-        return plan.run(arguments) if plan is not None else self.runner_for(arguments)(arguments)
+        return self.with_look(look(arguments), arguments)
 
     def _run_on_copies(self, arguments: Sequence[Any]) -> Result:
         """Compute on contiguous copies and return the promised layout, for layouts that no kernel walks in place."""

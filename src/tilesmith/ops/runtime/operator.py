@@ -5,8 +5,8 @@ A call of an `Operator`:
 1. `_bound` fills in defaults. `_adjusted` completes arguments, casts under autocast and checks values under `debug`.
    An operator with alternatives (other kernels for some arguments) continues with the first that `when` selects.
 2. Under torch.compile and dispatch modes, `_dispatched` calls the registered torch operator.
-3. Otherwise `_runners` finds the function that computes calls with this look: these shapes, strides, dtypes, devices
-   and this dispatch state. `_runner_for` makes that function at the first call.
+3. Otherwise `look` gives a key of shapes, strides, dtypes, devices and the dispatch state. `_runners` maps it to the
+   function that computes such calls. `_runner_for` makes that function at the first call.
 4. `_uses_torch` checks the arguments and chooses who computes. PyTorch does under torch.func transforms, for tensor
    subclasses, where the kernels cannot run or `takes` refuses, and where `auto` measured PyTorch faster. Otherwise the
    kernels compute: `forward` plans them (`kernels.py`), and an autograd function records the gradient.
@@ -18,7 +18,7 @@ No kernel is named here. A new kernel is a form of the operator's own plan (`for
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
@@ -30,7 +30,7 @@ from tilesmith.ops.runtime import dispatch, tuning
 from tilesmith.ops.runtime.auto.first_sight import measure_once
 from tilesmith.ops.runtime.auto.sides import Direction, signature, torch_computes
 from tilesmith.ops.runtime.autograd import apply_plain, autograd_function, once_differentiable, with_state
-from tilesmith.ops.runtime.kernels import ByLook, Kernels, is_transformed, look, must_be_dispatched
+from tilesmith.ops.runtime.kernels import MOST_PLANS, Kernels, is_transformed, look, must_be_dispatched
 from tilesmith.ops.runtime.kinds import Kinds
 from tilesmith.ops.runtime.options import NO_OPTIONS, Alternative, Gradient, Options, Prepare, Save
 from tilesmith.ops.runtime.precision import autocast_rounds, autocasted
@@ -66,7 +66,7 @@ class Operator(Generic[P, R]):
         self.options = options
         self._checking = check
         self._prepare = prepare
-        self._runners: ByLook[Callable[[Sequence[Any]], R]] = ByLook()
+        self._runners: dict[Hashable, Callable[[Sequence[Any]], R]] = {}
         self._by_torch: set[str] = set()  # signatures, where their number is bounded
         self._function = autograd_function(name, save, gradient, private_outputs=options.private_outputs)
         self._apply_plain = apply_plain(self._function)
@@ -132,11 +132,16 @@ class Operator(Generic[P, R]):
                 raise
         if must_be_dispatched():
             return chosen._dispatched(arguments)
-        switches = None if chosen._switches is None else chosen._switches()
-        run = chosen._runners.get(arguments, switches)
+        key = look(arguments)
+        if key is not None and chosen._switches is not None:
+            key = key, chosen._switches()
+        run = chosen._runners.get(key)
         if run is None:
             run = chosen._runner_for(arguments)
-            chosen._runners.put(arguments, run, switches)
+            if key is not None:
+                if len(chosen._runners) >= MOST_PLANS:
+                    chosen._runners.clear()
+                chosen._runners[key] = run
         return run(arguments)
 
     def _bound(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:

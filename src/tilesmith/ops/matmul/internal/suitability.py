@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 
 from torch import Tensor
 
-from tilesmith.ops.runtime.kernels import ByLook, look
+from tilesmith.ops.runtime.kernels import MOST_PLANS, look
 from tilesmith.ops.runtime.plan import Plan
 
 
@@ -15,21 +15,27 @@ class RememberedSuitability:
 
     def __init__(self, suits: Callable[..., bool]) -> None:
         self._suits = suits
-        self._remembered: ByLook[bool] = ByLook()
+        self._remembered: dict[Hashable, bool] = {}
 
     def __call__(self, *tensors: Tensor) -> bool:
         """Return whether the kernel suits these tensors: the answer that its planner will find.
 
         Answers for meta tensors are not remembered, since `recorded_plans` may plan them for any GPU.
         """
-        found = self._remembered.get(tensors)
+        return self.with_look(look(tensors), tensors)
+
+    def with_look(self, seen: Hashable | None, tensors: Sequence[Tensor]) -> bool:
+        """Return whether the kernel suits these tensors, for a caller that has computed their look already."""
+        if seen is None:
+            return False
+        found = self._remembered.get(seen)
         if found is None:
-            if look(tensors) is None:
-                return False
             plan = Plan("suitability", tensors[0].device, tensors)
             found = self._suits(plan, *plan.operands)
             if not tensors[0].is_meta:
-                self._remembered.put(tensors, found)
+                if len(self._remembered) >= MOST_PLANS:
+                    self._remembered.clear()
+                self._remembered[seen] = found
         return found
 
     def forget(self) -> None:

@@ -7,10 +7,10 @@ other; callers that can use the BLAS call `sum_of_products`, which knows when th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from itertools import chain
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,7 @@ from tilesmith.ops.matmul.forward import plan_forward, plan_forward_with_addend
 from tilesmith.ops.matmul.hopper.half import MOST_PAIRS, plan_half, suits_half
 from tilesmith.ops.matmul.internal.suitability import RememberedSuitability
 from tilesmith.ops.matmul.matrices import Side, as_left, as_right
-from tilesmith.ops.runtime.kernels import ByLook, kernels, look, must_be_dispatched
+from tilesmith.ops.runtime.kernels import MOST_PLANS, kernels, look, must_be_dispatched
 from tilesmith.ops.runtime.plan import Operand, Plan
 
 Pair = tuple[Tensor, Tensor]
@@ -76,8 +76,9 @@ def chosen_at_run_time(
 def compute_sum_of_products(*factors: Any) -> Tensor:
     while factors[-1] is None:
         factors = factors[:-1]
-    if suits_one_kernel(*factors):
-        made: Tensor = summed_products(*factors)
+    seen = None if len(factors) > 2 * MOST_PAIRS or must_be_dispatched() else look(factors)
+    if kernel_suits.with_look(seen, factors):
+        made: Tensor = summed_products.with_look(seen, factors)
         return made
     total = torch.mm(factors[0], factors[1])
     for place in range(2, len(factors), 2):
@@ -103,20 +104,22 @@ def linear_product(x: Tensor, weight: Tensor) -> Tensor:
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
-_linear_plans: ByLook[Plan | Literal[False]] = ByLook()  # False: the BLAS computes
+_linear_plans: dict[Hashable, Plan | None] = {}  # None: the BLAS computes
+_UNKNOWN: Any = object()
 
 
 @linear_product.composed
 def compute_linear(x: Tensor, weight: Tensor) -> Tensor:
-    factors = x, weight
-    plan = _linear_plans.get(factors)
-    if plan is None:
-        if x.is_meta or look(factors) is None:
-            rows = x.reshape(-1, x.shape[-1])
-            return sum_of_products([(rows, weight.t())]).view(*x.shape[:-1], weight.shape[0])
-        plan = planned_linear(Plan("chosen_linear", x.device, factors)) or False
-        _linear_plans.put(factors, plan)
-    made: Any = plan.run(factors) if plan else F.linear(x, weight)
+    seen = look((x, weight))
+    if seen is None or x.is_meta:
+        rows = x.reshape(-1, x.shape[-1])
+        return sum_of_products([(rows, weight.t())]).view(*x.shape[:-1], weight.shape[0])
+    plan = _linear_plans.get(seen, _UNKNOWN)  # one search: hashing a look takes time
+    if plan is _UNKNOWN:
+        if len(_linear_plans) >= MOST_PLANS:
+            _linear_plans.clear()
+        plan = _linear_plans[seen] = planned_linear(Plan("chosen_linear", x.device, (x, weight)))
+    made: Any = F.linear(x, weight) if plan is None else plan.run((x, weight))
     return made  # type: ignore[no-any-return]  # one output
 
 
