@@ -205,14 +205,15 @@ def declared_kernels() -> set[str]:
 
 
 # Only patched models launch the first two, only norms of large odd rows the third, only long odd grids the fourth, only
-# norms of wide rows whose columns are apart in memory the next ones, and only heads of more than 128 elements the last;
-# other tests compile them.
+# norms of wide rows whose columns are apart in memory the next ones, only heads of more than 128 elements three more,
+# only one query to each head of keys the last. Other tests compile them.
 ELSEWHERE = {
     "gated_forward_hopper_kernel", "gated_backward_hopper_kernel", "norm_parameter_copies_kernel",
     "aligned_bias_kernel", "fully_masked_kernel",
     "rms_norm_row_statistics_kernel", "rms_norm_backward_tiles_kernel",
     "layer_norm_row_statistics_kernel", "layer_norm_backward_tiles_kernel",
     "attention_wide_forward_kernel", "attention_wide_dq_kernel", "attention_wide_key_gradient_kernel",
+    "attention_decode_row_kernel",
 }  # fmt: skip
 
 

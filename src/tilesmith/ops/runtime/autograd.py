@@ -16,9 +16,9 @@ from tilesmith.ops.runtime.options import Gradient, Save
 def with_state(save: Save) -> Save:
     """Return `save` such that it keeps the state of dispatch too, for the backward."""
 
-    def save_all(context: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        context.dispatch = dispatch.current()
-        save(context, inputs, output)
+    def save_all(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # PyTorch passes these by name
+        ctx.dispatch = dispatch.current()
+        save(ctx, inputs, output)
 
     return save_all
 

@@ -70,12 +70,9 @@ class Operator(Generic[P, R]):
         self._by_torch: set[str] = set()  # signatures, where their number is bounded
         self._function = autograd_function(name, save, gradient, private_outputs=options.private_outputs)
         self._apply_plain = apply_plain(self._function)
-        keep = with_state(save)
-        # PyTorch passes these by name, and calls the first of them ctx.
         torch.library.register_autograd(
-            f"tilesmith::{forward.name}", once_differentiable(name, gradient),
-            setup_context=lambda ctx, inputs, output: keep(ctx, inputs, output),
-        )  # fmt: skip
+            f"tilesmith::{forward.name}", once_differentiable(name, gradient), setup_context=with_state(save)
+        )
         self.__name__ = self.__qualname__ = name
         self.__doc__ = check.__doc__
         self.__module__ = check.__module__
@@ -372,11 +369,7 @@ def only_pytorch_understands(tensors: Sequence[Tensor]) -> bool:
 
 def wants_gradient(arguments: Sequence[Any]) -> bool:
     """Return whether autograd records a call with these arguments."""
-    if torch.is_grad_enabled():
-        for one in arguments:  # a norm comes here at every call: no generator
-            if isinstance(one, Tensor) and one.requires_grad:
-                return True
-    return False
+    return torch.is_grad_enabled() and any(isinstance(one, Tensor) and one.requires_grad for one in arguments)
 
 
 def _without_memory(value: Any) -> Any:
