@@ -82,6 +82,25 @@ def test_conv2d_on_hopper_matches_torch(sizes: Sizes, options: dict[str, Any], l
         torch.testing.assert_close(result.float(), expected, atol=3e-2, rtol=1e-2)
 
 
+def test_windows_need_not_be_square() -> None:
+    """Taps down and across, strides and padding of the two sides are not exchanged."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 64, 6, 8).bfloat16().to(memory_format=torch.channels_last)
+    weight = (torch.randn(64, 64, 2, 3) * 384**-0.5).bfloat16().to(memory_format=torch.channels_last)
+    bias = torch.randn(64).bfloat16()
+    options: dict[str, Any] = {"stride": (1, 2), "padding": (1, 2)}
+    leaves = [one.float().requires_grad_() for one in (x, weight)]
+    wanted = torchs(*leaves, bias.float(), **options)
+    dy = torch.randn_like(wanted).bfloat16().to(memory_format=torch.channels_last)
+    wanted.backward(dy.float())
+    plans = plans_for((x, weight, bias), **options)
+    given = {"forward": [x, weight, bias], "input_gradient": [dy, weight], "weight_gradient": [dy, x, weight]}
+    for (name, tensors_of_call), expected in zip(given.items(), [wanted, leaves[0].grad, leaves[1].grad], strict=True):
+        assert any("hopper" in kernel for kernel in names(plans[name]))
+        result = interpreted(plans[name], tensors_of_call)[0]
+        torch.testing.assert_close(result.float(), expected.detach(), atol=3e-2, rtol=1e-2)
+
+
 def test_a_class_of_positions_without_taps_is_zero() -> None:
     """A 1×1 window of stride 2 reaches every second row and column: the other gradients are zero, not unwritten."""
     given = tensors((1, 64, 64, 4, 4, 1), torch.bfloat16, last=True)

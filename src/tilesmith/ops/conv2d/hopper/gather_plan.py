@@ -37,8 +37,9 @@ TILES = tuple(
 
 
 def hopper_gather_config(gather: Gather, plan: Plan) -> HopperGatherConfig:
-    """Return the tiles with the shortest predicted time."""
-    return min(TILES, key=lambda tiles: _clocks(gather, tiles, plan.multiprocessors))
+    """Return the tiles with the shortest predicted time, of those that a stride allows if there are any."""
+    allowed = [tiles for tiles in TILES if _ends_with_blocks(gather, tiles)]
+    return min(allowed or TILES, key=lambda tiles: _clocks(gather, tiles, plan.multiprocessors))
 
 
 def _clocks(gather: Gather, config: HopperGatherConfig, multiprocessors: int) -> float:

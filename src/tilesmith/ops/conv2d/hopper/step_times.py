@@ -3,7 +3,7 @@
 A step multiplies rows × columns over a depth. It takes as long as the longest of: the tensor cores, the loads of both
 operands, the latency of a load shared by all stages but one, and narrow rows, which TMA loads one by one. The numbers
 are fitted to 202 timings of an H200 (`benchmarks/tuning/conv2d_on_hopper-h200.json`). The tiles that the model chooses
-take 1.03 times as long as the fastest there on average, 1.16 times at worst.
+take 1.02 times as long as the fastest there on average, 1.16 times at worst.
 """
 
 from __future__ import annotations

@@ -51,9 +51,9 @@ TOTAL_BYTES = 2000.0  # of a clock, on the whole GPU
 
 
 def hopper_weight_gradient_config(problem: Problem, multiprocessors: int) -> HopperWeightGradientConfig:
-    """Return the tiles and splits with the shortest predicted time."""
+    """Return the tiles and splits with the shortest predicted time, of those that a stride allows if there are any."""
     candidates = []
-    for tiles in TILES:
+    for tiles in [tiles for tiles in TILES if _ends_with_blocks(problem, tiles)] or TILES:
         blocks, n_boxes = _blocks(problem, tiles), _tiling(problem, tiles).boxes
         for rounds in range(1, MOST_ROUNDS + 1):
             splits = min(max(rounds * multiprocessors // blocks, 1), n_boxes)
@@ -71,6 +71,11 @@ def _clocks(problem: Problem, config: HopperWeightGradientConfig, multiprocessor
         weights = problem.outputs * problem.channels * math.prod(problem.window.kernel)
         clocks += TOTAL_CLOCKS + (4 * config.sums + 2) * weights / TOTAL_BYTES
     return float(clocks)
+
+
+def _ends_with_blocks(problem: Problem, config: HopperWeightGradientConfig) -> bool:
+    """Return whether blocks of channels end with them where the next column of a group follows."""
+    return problem.window.stride[1] == 1 or problem.channels % config.CHANNELS == 0
 
 
 def _blocks(problem: Problem, config: HopperWeightGradientConfig) -> int:
@@ -95,8 +100,8 @@ def plan_hopper_weight_gradient(plan: Plan, problem: Problem, dy: Operand, x: Op
     sizes = bucket(problem.positions), bucket(problem.outputs), bucket(problem.channels)
     default = hopper_weight_gradient_config(problem, plan.multiprocessors)
     config = plan.choose(default, "hopper", *sizes, *window.kernel, x.dtype)
-    if window.stride[1] > 1 and problem.channels % config.CHANNELS:
-        return False  # a block of channels would end in the next column
+    if not _ends_with_blocks(problem, config):
+        return False
     tiling = _tiling(problem, config)
     per_split = triton.cdiv(tiling.boxes, config.splits)
     config = replace(config, splits=triton.cdiv(tiling.boxes, per_split))  # none without boxes
