@@ -100,7 +100,7 @@ def test_backward_adds_rows_without_a_dense_embedding_gradient() -> None:
     loss = model(**inputs).loss
     with Watching() as watching:
         loss.backward()
-    assert "tilesmith::embedding_rows_added" in watching.called
+    assert "tilesmith::embedding_add_rows" in watching.called
 
 
 def is_joined(model: Any) -> bool:

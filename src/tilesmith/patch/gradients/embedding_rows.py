@@ -1,4 +1,4 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 # Kernels have Triton's types, not Python's.
 """Add the rows of an embedding's gradient to the rows of their tokens: total[token of row] += row, in place."""
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from tilesmith.ops.device.elementwise import TileConfig, compute_dtype
 from tilesmith.ops.runtime.composing.in_place import InPlace
 from tilesmith.ops.runtime.config import bucket
-from tilesmith.ops.runtime.kernels import kernels
+from tilesmith.ops.runtime.kernels import LIBRARY, kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
 
 
@@ -63,3 +63,14 @@ def plan_rows_added(plan: Plan, total: Operand, rows: Operand, tokens: Operand, 
 
 
 add_rows_ = InPlace(rows_added, plan_rows_added, overwrites=0)
+
+
+def add_rows(total: Tensor, rows: Tensor, tokens: Tensor, order: Tensor, padding: int) -> None:
+    """As a torch operator that names what it overwrites: a compiled graph then copies no total that it made itself."""
+    add_rows_(total, rows, tokens, order, padding)
+
+
+LIBRARY.define("embedding_add_rows" + torch.library.infer_schema(add_rows, mutates_args=("total",)))
+LIBRARY.impl("embedding_add_rows", add_rows, "CUDA")
+LIBRARY.impl("embedding_add_rows", add_rows, "CPU")
+torch.library.register_fake("tilesmith::embedding_add_rows", lambda *arguments: None, lib=LIBRARY)

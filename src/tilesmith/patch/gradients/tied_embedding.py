@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from tilesmith.ops.runtime.kernels import must_be_dispatched
-from tilesmith.patch.gradients.embedding_rows import add_rows_, rows_added
+from tilesmith.patch.gradients.embedding_rows import add_rows_
 from tilesmith.patch.gradients.plain_modules import has_hooks, kernels_can_take
 from tilesmith.patch.gradients.second_order import differentiable_gradients, wants_graph
 from tilesmith.patch.rewriting import names_in
@@ -84,7 +84,8 @@ class _Embedded(Function):
                 (weight,), (True,), (dvectors, dweight),
             )  # fmt: skip
             return None, of_weight[0], None
-        add_rows = rows_added if must_be_dispatched() else add_rows_
         rows = dvectors.reshape(tokens.numel(), -1)
         padding = -1 if context.padding is None else context.padding
-        return None, add_rows(dweight, rows, *tokens.reshape(-1).sort(stable=True), padding), None
+        add_rows = torch.ops.tilesmith.embedding_add_rows if must_be_dispatched() else add_rows_
+        add_rows(dweight, rows, *tokens.reshape(-1).sort(stable=True), padding)
+        return None, dweight, None
