@@ -1041,6 +1041,20 @@ BREAKS = [
         "tests/ops/every_operator/test_hopper_kernels_interpreted.py -k half",
     ),
     Break(
+        "the second block of a tile's columns is the first again",
+        "ops/matmul/hopper/tiles.py",
+        "further = column + COLUMNS\n                more_corner",
+        "further = column\n                more_corner",
+        "tests/ops/matmul/test_matmul_hopper_tiles.py -k 'interpreted and NN'",
+    ),
+    Break(
+        "each part of the depth starts at the first step",
+        "ops/matmul/hopper/tiles.py",
+        "range(first_step, first_step + steps)",
+        "range(0, steps)",
+        "tests/ops/matmul/test_matmul_hopper_tiles.py -k 'interpreted and parts'",
+    ),
+    Break(
         "attention's backward on Hopper forgets what earlier programs added to dq",
         "ops/attention/hopper/backward_warps.py",
         "if before == 0:",

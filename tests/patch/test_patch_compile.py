@@ -8,11 +8,11 @@ import pytest
 import test_patch_encoders
 import test_patch_families
 import torch
-from functorch.compile import nop
 from small_models import CLASSES, CURRENT, assert_same, batch, found, model_of
 from test_patch_packing import packed_batch
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.compilers import nop
 
 import tilesmith
 from tilesmith.patch import patch

@@ -68,6 +68,7 @@ def homes(target: Target) -> dict[Any, str]:
 COMPILED_BY_THEIR_OWN_TESTS = {
     "attention_hopper_forward_kernel",
     "matmul_hopper_kernel",
+    "matmul_hopper_tiles_kernel",
     "matmul_hopper_exact_kernel",
     "matmul_hopper_rows_kernel",
 }

@@ -13,6 +13,7 @@ Files, in reading order:
 - `norms/`: what the norms share.
 - `bf16x3.py`: exact single precision on tensor cores, as three bf16 numbers.
 - `hopper.py`: warpgroups, mbarriers, and whether a plan may use Hopper kernels.
+- `step_times.py`: how long tiles of Hopper kernels take, by which they are chosen.
 - `constants.py`: mathematical constants.
 - `images/`: windows over images, for pooling and convolution.
 """

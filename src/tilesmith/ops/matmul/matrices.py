@@ -97,6 +97,13 @@ def with_batch_in_rows(batch: tuple[int, ...], *matrices: Matrix) -> list[Matrix
     ]
 
 
+def in_batch(matrix: Operand) -> Operand:
+    """Return a matrix as a batch of one; a batch as it is."""
+    if len(matrix.shape) == 3:
+        return matrix
+    return matrix.seen_as((1, *matrix.shape), (matrix.shape[0] * matrix.strides[0], *matrix.strides))
+
+
 def _batch_strides(operand: Operand, batch: tuple[int, ...]) -> tuple[int, ...]:
     """Return the strides along the batch: zero along dimensions that the operand lacks, or has size one in."""
     own = list(zip(operand.shape[:-2], operand.strides[:-2], strict=True))

@@ -3,7 +3,6 @@
 Files, in reading order:
 
 - `boxes.py`: positions as boxes that TMA loads and stores.
-- `step_times.py`: how long tiles take, by which they are chosen.
 - `gather.py`: the kernel of the forward and the input gradient.
 - `gather_plan.py`: its launch: which problems it takes, with which tiles.
 - `weight_gradient.py`: the kernel of the weight gradient.

@@ -9,9 +9,9 @@ import triton
 
 from tilesmith.ops.conv2d.hopper.boxes import UNIT, half_box, in_groups, unit_of_rows
 from tilesmith.ops.conv2d.hopper.gather import conv2d_hopper_gather_kernel
-from tilesmith.ops.conv2d.hopper.step_times import step_clocks, store_clocks
 from tilesmith.ops.conv2d.problem import Gather, Tiling, plan_copy_of, plan_from_channels_last, tiling_of
 from tilesmith.ops.device.hopper import ProducerConfig
+from tilesmith.ops.device.step_times import step_clocks, store_clocks
 from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
 

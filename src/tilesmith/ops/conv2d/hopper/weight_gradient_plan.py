@@ -9,10 +9,10 @@ import torch
 import triton
 
 from tilesmith.ops.conv2d.hopper.boxes import UNIT, in_groups, unit_of_rows
-from tilesmith.ops.conv2d.hopper.step_times import step_clocks, store_clocks
 from tilesmith.ops.conv2d.hopper.weight_gradient import GROUPS, ROWS, conv2d_hopper_weight_gradient_kernel
 from tilesmith.ops.conv2d.problem import Problem, Tiling, forward_walk, lies_in_rows, plan_sum_into, tiling_of
 from tilesmith.ops.device.hopper import ProducerConfig
+from tilesmith.ops.device.step_times import step_clocks, store_clocks
 from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
 

@@ -33,7 +33,7 @@ from tilesmith.ops.matmul.hopper.ring import (
     tiles,
 )
 from tilesmith.ops.matmul.hopper.sizes import COLUMNS, DEPTH, GROUPS, LOAD_REGISTERS, REGISTERS, ROWS, STEP_BYTES, SUMS
-from tilesmith.ops.matmul.matrices import Side
+from tilesmith.ops.matmul.matrices import Side, in_batch
 from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.toolchain.gluon import fetch, put
@@ -220,13 +220,6 @@ def _depth(a: Side) -> int:
     return operand.shape[-1] if along else operand.shape[-2]
 
 
-def _in_batch(matrix: Operand) -> Operand:
-    """Return a matrix as a batch of one; a batch as it is."""
-    if len(matrix.shape) == 3:
-        return matrix
-    return matrix.seen_as((1, *matrix.shape), (matrix.shape[0] * matrix.strides[0], *matrix.strides))
-
-
 def plan_half(plan: Plan, sides: Sequence[tuple[Side, Side]], y: Operand) -> None:
     """Put y = Σ a·b on the plan, for pairs of a and bᵀ."""
     sizes = (*y.shape, sum(_depth(a) for a, _ in sides))
@@ -235,7 +228,7 @@ def plan_half(plan: Plan, sides: Sequence[tuple[Side, Side]], y: Operand) -> Non
 
 def launch_half(plan: Plan, sides: Sequence[tuple[Side, Side]], y: Operand, config: HalfConfig) -> None:
     """Put the kernel on the plan with this config."""
-    y = _in_batch(y)
+    y = in_batch(y)
     matrices, n_rows, n_columns = y.shape
     depths = [_depth(a) for a, _ in sides]
     config = replace(config, num_warps=int(GROUP_WARPS.value))  # a sweep over other kernels may ask for more
@@ -246,8 +239,8 @@ def launch_half(plan: Plan, sides: Sequence[tuple[Side, Side]], y: Operand, conf
     given: dict[str, object] = {}
     for number, place in enumerate(("", "second_", "third_")):
         there = number < len(sides)
-        given[f"{place}a"] = _in_batch(sides[number][0][0]).gluon_descriptor(a_block) if there else None
-        given[f"{place}b"] = _in_batch(sides[number][1][0]).gluon_descriptor(b_block) if there else None
+        given[f"{place}a"] = in_batch(sides[number][0][0]).gluon_descriptor(a_block) if there else None
+        given[f"{place}b"] = in_batch(sides[number][1][0]).gluon_descriptor(b_block) if there else None
         given[f"{place}depth"] = depths[number] if there else 0
     plan.launch(
         matmul_hopper_kernel, config.grid(plan, n_rows, n_columns, matrices), config, **given,

@@ -11,6 +11,7 @@ Files, in reading order:
 - `by_pointers.py`: forms by plain pointers, for any GPU.
 - `by_tma.py`: forms by TMA.
 - `half_on_hopper.py`: the form for half precision that stores a tile while it multiplies the next.
+- `half_tiles.py`: the form for half precision with tiles of many sizes, and the choice of its tiles.
 - `exactness.py`: which Hopper kernels can multiply exact float32, and when splitting in memory pays.
 - `exact_on_hopper.py`: forms for exact float32 in Gluon.
 """

@@ -19,6 +19,7 @@ from tilesmith.ops.matmul.planning.by_tma import StoredByTma, Tma
 from tilesmith.ops.matmul.planning.exact_on_hopper import ExactRegisters, ExactShared
 from tilesmith.ops.matmul.planning.form import ProductForm, TileConfig, with_split_k
 from tilesmith.ops.matmul.planning.half_on_hopper import Half
+from tilesmith.ops.matmul.planning.half_tiles import HalfTiles
 from tilesmith.ops.matmul.planning.problem import Problem
 from tilesmith.ops.runtime import dispatch
 from tilesmith.ops.runtime.config import Config
@@ -26,6 +27,7 @@ from tilesmith.ops.runtime.forms import first_form
 
 FORMS: tuple[ProductForm[Any], ...] = (
     Outer(),  # any GPU, any dtype, products of little depth
+    HalfTiles(),  # Hopper, bf16 and fp16: tiles of many sizes
     Half(),  # Hopper, bf16 and fp16: stores a tile while the next one is multiplied
     ExactRegisters(),  # Hopper, exact fp32 as bf16x3, the parts of a in registers
     ExactShared(),  # Hopper, exact fp32 as bf16x3, split one step ahead into shared memory

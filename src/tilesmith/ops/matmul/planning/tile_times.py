@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import triton
 
+from tilesmith.ops.runtime.config import cdiv
+
 SHARED_BYTES = 227 << 10  # of a multiprocessor on Hopper
 REGISTERS = 65536  # of a multiprocessor
 FLOPS = 6.06e6  # of a multiprocessor in a µs, half precision
@@ -102,7 +104,7 @@ class Times:
     def _waves(self, tile: Tile, split_k: int) -> float:
         """Return the time of all waves if memory were infinitely fast."""
         depth = self.step(tile)
-        steps = triton.cdiv(triton.cdiv(self.depth, depth), split_k)
+        steps = cdiv(cdiv(self.depth, depth), split_k)
         waves, rest = divmod(self._tiles(tile) * split_k, self.multiprocessors * tile.per_multiprocessor)
 
         def wave(programs: int) -> float:
@@ -111,7 +113,7 @@ class Times:
             return float(steps * max(multiplying, loading, 0.038) + tile.overhead)
 
         time = waves * wave(tile.per_multiprocessor)
-        return time + (wave(triton.cdiv(rest, self.multiprocessors)) if rest else 0)
+        return time + (wave(cdiv(rest, self.multiprocessors)) if rest else 0)
 
     def step(self, tile: Tile) -> int:
         """Return the depth of one step: the tile's, or less for a product that is not as deep."""
@@ -119,7 +121,7 @@ class Times:
         return min(tile.depth, max(64, whole))
 
     def _tiles(self, tile: Tile) -> int:
-        tiles: int = triton.cdiv(self.rows, tile.rows) * triton.cdiv(self.columns, tile.columns) * self.matrices
+        tiles: int = cdiv(self.rows, tile.rows) * cdiv(self.columns, tile.columns) * self.matrices
         return tiles
 
     def fastest(self) -> tuple[float, Tile, int]:
@@ -134,7 +136,5 @@ class Times:
         tiles, places = self._tiles(tile), self.multiprocessors * (1 if tile.persistent else 2)
         if tiles < 4 * self.multiprocessors:
             splits = range(2, min(MOST_SPLITS, self.depth // LEAST_DEPTH) + 1)
-            cost = {
-                split: triton.cdiv(tiles * split, places) / (tiles * split) * (1 + 0.01 * split) for split in splits
-            }
+            cost = {split: cdiv(tiles * split, places) / (tiles * split) * (1 + 0.01 * split) for split in splits}
             yield from sorted(splits, key=cost.__getitem__)[:2]
