@@ -9,6 +9,7 @@ Files, in reading order:
 - `row_chunks.py`: one row in registers, as chunks of one vector a thread.
 - `partial_sums.py`: sums over rows in two kernels, without atomics.
 - `channels.py`: parameters, partial sums and a norm's gradient over rows of channels.
+- `overlapped.py`: launches that start while the launch before them still runs.
 - `teams.py`: programs that share one row and wait for each other.
 - `norms/`: what the norms share.
 - `bf16x3.py`: exact single precision on tensor cores, as three bf16 numbers.

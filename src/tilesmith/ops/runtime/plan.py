@@ -95,6 +95,8 @@ class PlannedLaunch:
     def options(self) -> dict[str, Any]:
         # Triton 3.10 no longer fuses multiply and add by default.
         options = {"num_warps": self.config.num_warps, "num_stages": self.config.num_stages, "enable_fp_fusion": True}
+        if self.arguments.get("OVERLAPS"):  # see ops/device/overlapped.py
+            options["launch_pdl"] = True
         registers = self.config.registers_at_launch
         return options if registers is None else {**options, "maxnreg": registers}
 

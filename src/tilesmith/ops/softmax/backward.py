@@ -6,6 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tilesmith.ops.device.aligned_rows import cut_rows, edges_of, row_sum, tile_pointers
+from tilesmith.ops.device.overlapped import wait_for_launch_before
 from tilesmith.ops.device.row_chunks import (
     chunk_columns,
     chunk_pointers,
@@ -57,7 +58,7 @@ def softmax_backward_kernel(
 def softmax_backward_chunks_kernel(
     dy_ptr, y_ptr, dx_ptr, words_ptr, dy_strides, y_strides, dx_strides, inner_rows, outer_rows, n_columns, n_parts,
     ALIGNED_ROWS: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr, EDGES: tl.constexpr, PACKED: tl.constexpr,
-    PARTS: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    PARTS: tl.constexpr, OVERLAPS: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     """One row, or one part of a row, in registers. With PARTS above 1 the programs of a row wait for each other."""
     inner_rows = run_size(inner_rows, ALIGNED_ROWS)
@@ -83,6 +84,7 @@ def softmax_backward_chunks_kernel(
     total = tl.sum(lane_sums(products, edge_products, VECTOR, EDGES), axis=0)
     if PARTS > 1:
         words = words_ptr + group.to(tl.int64) * n_parts
+        wait_for_launch_before(OVERLAPS)
         tell_team(words + part, total)
         total = tl.sum(hear_team(words, n_parts, 1, PARTS)[0], axis=0)
     for place in tl.static_range(CHUNKS):

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tilesmith.ops.device.aligned_rows import cut_rows, edges_of, row_maximum, row_sum, tile_pointers
 from tilesmith.ops.device.constants import LOG2_E
+from tilesmith.ops.device.overlapped import wait_for_launch_before
 from tilesmith.ops.device.row_chunks import (
     chunk_columns,
     chunk_pointers,
@@ -75,7 +76,7 @@ def softmax_forward_kernel(
 def softmax_forward_chunks_kernel(
     x_ptr, y_ptr, words_ptr, x_strides, y_strides, inner_rows, outer_rows, n_columns, n_parts,
     ALIGNED_ROWS: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr, EDGES: tl.constexpr, PACKED: tl.constexpr,
-    PARTS: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    PARTS: tl.constexpr, OVERLAPS: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     """One row, or one part of a row, in registers. With PARTS above 1 the programs of a row wait for each other."""
     SHORT: tl.constexpr = x_ptr.dtype.element_ty.primitive_bitwidth <= 16
@@ -107,6 +108,7 @@ def softmax_forward_chunks_kernel(
     x_again = packed_again(x_again, PACKED)
     if PARTS > 1:
         words = words_ptr + group.to(tl.int64) * (2 * n_parts)
+        wait_for_launch_before(OVERLAPS)
         tell_team(words + part, largest)
         tell_team(words + n_parts + part, total)
         maxima, totals = hear_team(words, n_parts, 2, PARTS)

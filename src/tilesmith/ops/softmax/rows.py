@@ -21,6 +21,7 @@ import triton
 import triton.language as tl
 
 from tilesmith.ops.device.elementwise import compute_dtype
+from tilesmith.ops.device.overlapped import can_overlap
 from tilesmith.ops.device.row_chunks import VECTOR_BYTES, can_pack, chunk_size, chunks_of, fewest_warps, has_edge_lanes
 from tilesmith.ops.device.runs import Runs, as_runs
 from tilesmith.ops.device.teams import can_share, lanes_for, plan_words
@@ -325,10 +326,11 @@ class InChunks:
     def plan(self, problem: Problem) -> None:
         parts, groups, middle = self._parts(problem), problem.groups, problem.rows.middle(edges=True)
         numbers = problem.kernels.numbers_per_part
-        words = plan_words(problem.plan, groups, numbers, parts) if parts > 1 else None
+        overlaps = parts > 1 and can_overlap(problem.plan)
+        words = plan_words(problem.plan, groups, numbers, parts, overlaps) if parts > 1 else None
         problem.launch(
             problem.kernels.chunks, groups * parts, words_ptr=words, n_parts=parts,
-            PARTS=lanes_for(problem.plan, parts),
+            PARTS=lanes_for(problem.plan, parts), OVERLAPS=overlaps,
             CHUNKS=chunks_of(-(-middle // parts), problem.config.BLOCK_SIZE),
             PACKED=can_pack(problem.plan, problem.rows.element_bytes),
         )  # fmt: skip
