@@ -243,9 +243,10 @@ KERNELS = Kernels(
 
 
 # By the bytes of an element. On an H200 in bf16: 1437×129280 281 µs by teams, 293 with 8 warps and 4 vectors; in fp32
-# 8740×9214 224 µs with 16 warps.
+# 8740×9214 224 µs with 16 warps. Rows with edges, by 8 warps with 7 or more vectors and by teams: 4067×13108 92 and 79,
+# 1562×14349 40 and 35.5 (`benchmarks/tuning/few_long_rows-h200.json`).
 HELD = {
-    2: Held(warps=8, vectors=5, most_vectors=10, most_full=10, team_warps=4, team_vectors=8),
+    2: Held(warps=8, vectors=5, most_vectors=6, most_full=10, team_warps=4, team_vectors=8),
     4: Held(warps=16, vectors=5, most_vectors=5, most_full=5, team_warps=8, team_vectors=8),
 }
 
