@@ -340,7 +340,8 @@ class TestWideRows:
     [
         (1, 128256, 15),
         (1, 256000, 16),
-        (64, 128256, 15),
+        (64, 128256, 14),
+        (193, 200064, 4),
         (220, 256000, 4),
         (265, 256000, 1),
         (64, 16000, 1),
@@ -360,6 +361,27 @@ def test_few_long_rows_are_split(rows: int, columns: int, programs: int) -> None
             assert joined == ["cross_entropy_join_kernel"]
         else:
             assert joined == ["sum_losses_kernel"] * (reduction == "mean")
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "warps"),
+    [
+        (345, 262147, 8),
+        (508, 200064, 4),
+        (940, 49151, 2),
+        (2036, 30522, 1),
+        (2100, 16064, 1),
+        (3184, 50280, 4),
+        (17514, 7439, 1),
+    ],
+)
+def test_all_rows_run_at_once_where_they_can(rows: int, columns: int, warps: int) -> None:
+    """On an H200's 132 multiprocessors, with as many warps a row as that allows."""
+    with recorded_plans() as plans:
+        target = torch.empty(rows, dtype=torch.int64, device="meta")
+        cross_entropy(torch.empty(rows, columns, dtype=torch.bfloat16, device="meta"), target)
+    first = plans[0].launches[0]
+    assert (first.grid[0], first.config.num_warps) == (rows, warps)
 
 
 def test_forward_keeps_nothing_as_large_as_the_logits() -> None:

@@ -5,7 +5,9 @@ about five flops. Memory-bound on every GPU, so:
 
 - a row is read once for its maximum and its sum of exponentials together. Each thread keeps its own until the end;
 - wide rows are read and written in whole vectors between their edges, whatever their width (`device/aligned_rows.py`);
-- where rows are few, several programs share a row (`wide_rows.py`);
+- a block of a wide row is loaded while the block before it is summed up. Where rows are few, all run at once, or
+  several programs share a row (`wide_rows.py`);
+- the kernel that adds up the losses starts while the last rows are read (`device/overlapped.py`);
 - the backward needs two numbers a row. So it computes the gradient element by element, in tiles of any shape, and waits
   for no row. The logits are never copied to single precision;
 - the backward computes the gradient: 3 L are moved, whatever the incoming gradient. A forward that also wrote the

@@ -22,8 +22,10 @@ from tilesmith.ops.cross_entropy.wide_rows import (
     parts_of_rows,
     plan_split_rows,
     takes_rows,
+    warps_of_rows,
 )
 from tilesmith.ops.device.elementwise import TileConfig, compute_dtype
+from tilesmith.ops.device.overlapped import can_overlap, let_next_launch_start, wait_for_launch_before
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import Rows, as_rows, tile_offsets
@@ -36,6 +38,7 @@ def cross_entropy_forward_kernel(
     ignore_index, label_smoothing,
     COUNTED: tl.constexpr, SMOOTH: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr, PIPELINE: tl.constexpr,
+    NEXT_OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """Write the loss of ROWS rows, and what the backward needs. Rows that do not count are not read.
 
@@ -43,6 +46,7 @@ def cross_entropy_forward_kernel(
     little more than one exponential: two would take longer than loading its two bytes.
     """
     LANES: tl.constexpr = BLOCK_SIZE // GROUP
+    let_next_launch_start(NEXT_OVERLAPS)
     n_classes = sizes[0]
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     target, counts, is_class = load_targets(
@@ -86,10 +90,12 @@ def cross_entropy_forward_kernel(
 @triton.jit(do_not_specialize=["n_pairs", "scale_place"])
 def sum_losses_kernel(
     pairs_ptr, sums_ptr, loss_ptr, kept_ptr, n_pairs, scale_place,
-    LAST: tl.constexpr, MEAN: tl.constexpr, PAIRS: tl.constexpr, PAIRS_OF_PROGRAM: tl.constexpr,
+    LAST: tl.constexpr, MEAN: tl.constexpr, OVERLAPS: tl.constexpr, PAIRS: tl.constexpr,
+    PAIRS_OF_PROGRAM: tl.constexpr,
 ):  # fmt: skip
     """Add up PAIRS_OF_PROGRAM pairs of a loss and its number of rows, PAIRS at a time. With LAST, one program writes
     the final loss."""
+    wait_for_launch_before(OVERLAPS)
     program = tl.program_id(0).to(tl.int64)
     losses = tl.zeros([PAIRS], pairs_ptr.dtype.element_ty)  # [PAIRS]
     counts = tl.zeros([PAIRS], pairs_ptr.dtype.element_ty)  # [PAIRS]
@@ -117,10 +123,8 @@ def tile_across_rows(walk: Rows) -> TileConfig:
 def forward_config(walk: Rows, element_bytes: int, multiprocessors: int) -> ForwardConfig:
     """Return the default tile of the forward: few warps for each row, with eight vector loads a thread in flight.
 
-    On an H200 in bf16, with 1, 2 and 4 warps: 17514×7439 70, 71 and 78 µs; 22499×9056 104, 115 and 124 (two vectors);
-    8000×12000 54, 52 and 54 (four vectors). With four warps and eight, four or two vectors: 6342×21128 73, 76 and 80;
-    8192×32000 126, 128 and 137. Few long rows need more warps: 1191×200069 140 µs with eight, 151 with four; 345×262147
-    56 and 65. Fewer are split.
+    On an H200 in bf16 with four warps and eight, four or two vectors: 6342×21128 73, 76 and 80 µs; 8192×32000 126, 128
+    and 137. With one warp, eight vectors leave many lanes idle at some widths: 24500×5101 72.3, 69.8 with four.
     """
     if walk.column_strides[0] != 1:  # adjacent rows are adjacent in memory: read them together
         tile = tile_across_rows(walk)
@@ -129,12 +133,13 @@ def forward_config(walk: Rows, element_bytes: int, multiprocessors: int) -> Forw
     block_size, row_bytes = bucket(walk.columns), walk.columns * element_bytes
     if block_size <= 64 * per_thread:  # the row is one block: one element a lane
         return one_block_config(walk, element_bytes)
-    warps = 1 if row_bytes <= 18 << 10 else 2 if row_bytes <= 32 << 10 else 4
     parts = parts_of_rows(walk.rows, row_bytes, multiprocessors)
-    if parts == 1 and row_bytes >= 200_000 and walk.rows <= 10 * multiprocessors:
-        warps = 8
-    vectors = min(block_size // (32 * warps * per_thread), 8)
-    return ForwardConfig(num_warps=warps, BLOCK_SIZE=vectors * 32 * warps * per_thread, GROUP=vectors, parts=parts)
+    warps = 4 if parts > 1 else warps_of_rows(walk.rows, row_bytes, multiprocessors)
+    per_warp = 32 * warps * per_thread
+    vectors = min(block_size // per_warp, 8)
+    if warps == 1 and vectors == 8 and triton.cdiv(walk.columns, 8 * per_warp) * 8 * per_warp > 1.15 * walk.columns:
+        vectors = 4
+    return ForwardConfig(num_warps=warps, BLOCK_SIZE=vectors * per_warp, GROUP=vectors, parts=parts)
 
 
 def one_block_config(walk: Rows, element_bytes: int) -> ForwardConfig:
@@ -193,20 +198,27 @@ def plan_forward(
         "ignore_index": ignore_index, "label_smoothing": float(label_smoothing),
         "COUNTED": reduced, "SMOOTH": label_smoothing > 0, "COMPUTE": compute_dtype(logits.dtype),
     }  # fmt: skip
+    overlaps = reduced and can_overlap(plan)
     if takes_rows(walk, config.ROWS, logits):
         if config.parts > 1:
             plan_split_rows(plan, config, walk, reduction, logits, loss, arguments)
             return loss, kept
-        plan.launch(cross_entropy_row_forward_kernel, (walk.rows,), config, **arguments, **of_rows(walk, logits, 1))
+        plan.launch(
+            cross_entropy_row_forward_kernel, (walk.rows,), config, **arguments, **of_rows(walk, logits, config),
+            NEXT_OVERLAPS=overlaps,
+        )  # fmt: skip
     else:
         grid = (triton.cdiv(walk.rows, config.ROWS),)
-        plan.launch(cross_entropy_forward_kernel, grid, config, **arguments, **walk.arguments("logits", "target"))
+        plan.launch(
+            cross_entropy_forward_kernel, grid, config, **arguments, **walk.arguments("logits", "target"),
+            NEXT_OVERLAPS=overlaps,
+        )  # fmt: skip
     if reduced:
-        _plan_sum(plan, losses, loss, kept, mean=reduction == "mean")
+        _plan_sum(plan, losses, loss, kept, overlaps, mean=reduction == "mean")
     return loss, kept
 
 
-def _plan_sum(plan: Plan, pairs: Operand, loss: Operand, kept: Operand, mean: bool) -> None:
+def _plan_sum(plan: Plan, pairs: Operand, loss: Operand, kept: Operand, overlaps: bool, mean: bool) -> None:
     """Put on the plan the sum of all losses, divided by their number for a mean. The sum of no rows is zero."""
     n_pairs = pairs.shape[0]
     config = sum_config(n_pairs).for_warps_of(plan.architecture.warp_size)
@@ -216,7 +228,7 @@ def _plan_sum(plan: Plan, pairs: Operand, loss: Operand, kept: Operand, mean: bo
     plan.launch(
         sum_losses_kernel, (programs,), config,
         pairs_ptr=pairs, sums_ptr=sums, loss_ptr=loss if last else None, kept_ptr=kept if last else None,
-        n_pairs=n_pairs, scale_place=kept.shape[0] - 1, LAST=last, MEAN=mean,
+        n_pairs=n_pairs, scale_place=kept.shape[0] - 1, LAST=last, MEAN=mean, OVERLAPS=overlaps,
     )  # fmt: skip
     if sums is not None:
-        _plan_sum(plan, sums, loss, kept, mean)
+        _plan_sum(plan, sums, loss, kept, False, mean)
