@@ -10,6 +10,7 @@ On an H200 in bf16 with CUDA graphs, without and with overlap: cross_entropy 203
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from tilesmith.ops.runtime.plan import Plan
 from tilesmith.toolchain import interpreter
@@ -26,13 +27,11 @@ def can_overlap(plan: Plan) -> bool:
 def let_next_launch_start(NEXT_OVERLAPS: tl.constexpr):
     """Allow the next launch to start once all programs of this launch have come here."""
     if NEXT_OVERLAPS:
-        tl.inline_asm_elementwise(
-            "griddepcontrol.launch_dependents; // $0", "=r", [], dtype=tl.int32, is_pure=False, pack=1
-        )
+        gdc_launch_dependents()
 
 
 @triton.jit
 def wait_for_launch_before(OVERLAPS: tl.constexpr):
     """Wait until the launch before this one has ended and its writes can be read."""
     if OVERLAPS:
-        tl.inline_asm_elementwise("griddepcontrol.wait; // $0", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+        gdc_wait()
