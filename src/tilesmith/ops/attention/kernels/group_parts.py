@@ -24,6 +24,7 @@ from tilesmith.ops.runtime.config import Config
 def attention_add_parts_kernel(
     dk_parts_ptr, dv_parts_ptr, dk_ptr, dv_ptr, dk_strides, dv_strides, n_key_heads, n_parts, key_rows,
     HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, WALK: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+    AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     """Add up dk and dv of a block of keys. Parts are contiguous: [sequences, key heads, parts, keys, HEAD]."""
     sequence, key_head, start = block_of_program(None, 0, n_key_heads, key_rows, BLOCK_KEYS, False)
@@ -34,10 +35,12 @@ def attention_add_parts_kernel(
     places = (sequence * n_key_heads + key_head) * n_parts * of_part + (keys * HEAD)[:, None] + columns[None, :]
     dk = tl.zeros([BLOCK_KEYS, BLOCK_HEAD], COMPUTE)  # [BLOCK_KEYS, BLOCK_HEAD]
     dv = tl.zeros([BLOCK_KEYS, BLOCK_HEAD], COMPUTE)  # [BLOCK_KEYS, BLOCK_HEAD]
-    for _ in range(n_parts):
-        dk += tl.load(dk_parts_ptr + places, mask=mask, other=0.0).to(COMPUTE)
-        dv += tl.load(dv_parts_ptr + places, mask=mask, other=0.0).to(COMPUTE)
-        places += of_part
+    for first in range(0, n_parts, AT_ONCE):
+        for part in tl.static_range(AT_ONCE):
+            here = mask & (first + part < n_parts)
+            dk += tl.load(dk_parts_ptr + places, mask=here, other=0.0).to(COMPUTE)
+            dv += tl.load(dv_parts_ptr + places, mask=here, other=0.0).to(COMPUTE)
+            places += of_part
     dk_rows, dv_rows = HeadRows(dk_ptr, dk_strides, 0, key_rows), HeadRows(dv_ptr, dv_strides, 0, key_rows)
     store_tile(dk_rows, (sequence,), key_head, start, dk, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
     store_tile(dv_rows, (sequence,), key_head, start, dv, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
@@ -45,9 +48,14 @@ def attention_add_parts_kernel(
 
 @dataclass(frozen=True)
 class AddPartsConfig(Config):
-    """Each program takes BLOCK_KEYS keys of a head."""
+    """Each program takes BLOCK_KEYS keys of a head, and loads AT_ONCE parts before it adds them.
 
-    BLOCK_KEYS: int = 16
+    The backward of b1 s128 d128 with 71 heads on one takes 24.1 µs on an H200, and 50.7 with 16 keys and a part at a
+    time.
+    """
+
+    BLOCK_KEYS: int = 4
+    AT_ONCE: int = 8
 
 
 def number_of_parts(problem: Problem, programs: int, least_programs: int) -> int:
