@@ -124,6 +124,13 @@ BREAKS = [
         "tests/ops/test_layer_norm.py -k equal_elements",
     ),
     Break(
+        "δ of wide heads leaves out the columns past the first 128",
+        "ops/attention/kernels/wide_heads.py",
+        "delta += tl.sum(output[1].to(tl.float32) * doutput[1].to(tl.float32), axis=1)",
+        "delta += 0.0",
+        "tests/ops/attention/test_attention_wide_heads.py -k match_float64",
+    ),
+    Break(
         "dk of wide heads lacks the scale",
         "ops/attention/kernels/wide_heads.py",
         "share = 1.0 if OF_VALUES else scale",

@@ -29,8 +29,8 @@ from tilesmith.ops.attention.device.tiles import (
     load_statistics,
     queries_that_see,
     query_place,
+    store_statistics,
 )
-from tilesmith.ops.attention.kernels.delta import plan_delta
 from tilesmith.ops.attention.kernels.forward import softmax_step
 from tilesmith.ops.attention.kernels.group_parts import number_of_parts, plan_sum_of_parts, with_parts
 from tilesmith.ops.attention.problem import Gradients, Problem, Tiles
@@ -104,20 +104,24 @@ def attention_wide_forward_kernel(
 
 @triton.jit(do_not_specialize=NOT_SPECIALISED)
 def attention_wide_dq_kernel(
-    q_first, q_rest, k_first, k_rest, v_first, v_rest, doutput_first, doutput_rest, statistics_ptr, dq_first, dq_rest,
-    n_heads, group, query_rows, key_rows, left, right, scale, softcap,
+    q_first, q_rest, k_first, k_rest, v_first, v_rest, output_first, output_rest, doutput_first, doutput_rest,
+    dq_first, dq_rest, lse_ptr, statistics_ptr, n_heads, group, query_rows, key_rows, left, right, scale, softcap,
     REST: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Compute dq of a block of queries."""
+    """Compute dq and δ of a block of queries."""
     sequence, head, start = block_of_program(None, 0, n_heads, query_rows, BLOCK_QUERIES, True)
     scoring = Scoring(query_rows, key_rows, left, right, scale, softcap, None, None)
     statistics = Statistics(statistics_ptr, None, n_heads, query_rows, 0, query_rows)
     q = load_head(q_first, q_rest, sequence, head, start)
     doutput = load_head(doutput_first, doutput_rest, sequence, head, start)
-    lse = load_statistics(statistics, sequence, head, start, LSE, BLOCK_QUERIES, "described", True)
-    delta = load_statistics(statistics, sequence, head, start, DELTA, BLOCK_QUERIES, "described", True)
+    output = load_head(output_first, output_rest, sequence, head, start)
     rows = tl.arange(0, BLOCK_QUERIES)
     columns = tl.arange(0, BLOCK_KEYS)
+    delta = tl.sum(output[0].to(tl.float32) * doutput[0].to(tl.float32), axis=1)  # [BLOCK_QUERIES]
+    delta += tl.sum(output[1].to(tl.float32) * doutput[1].to(tl.float32), axis=1)
+    lse_ptr += query_place(None, sequence, head, n_heads, query_rows, 0)
+    lse = tl.load(lse_ptr + start + rows, mask=start + rows < query_rows, other=float("inf"))  # [BLOCK_QUERIES]
+    store_statistics(statistics, sequence, head, start, lse, delta, BLOCK_QUERIES)
     one = tl.zeros([BLOCK_QUERIES, FIRST], tl.float32)  # [BLOCK_QUERIES, FIRST]
     two = tl.zeros([BLOCK_QUERIES, REST], tl.float32)  # [BLOCK_QUERIES, REST]
     edges = keys_seen(start, query_rows, key_rows, left, right, BLOCK_QUERIES, BLOCK_KEYS)
@@ -198,8 +202,10 @@ class WideConfig(Config):
 
 ONE_BLOCK = 64
 LONG, MANY_PROGRAMS = 1024, 1024
-"""From so many queries on, groups of heads are split into so many programs, as in `hopper/backward_plan.py`. b2 s4096
-d160 with 32 heads on 4 key heads on an H200: dk and dv take 2.1 ms, and 2.8 with 256 programs."""
+"""From so many queries on, groups of heads are split into so many programs. b2 s4096 d160 with 32 heads on 4 key heads
+on an H200: dk and dv take 2.1 ms, and 2.8 with 256 programs."""
+FEW_QUERIES, FEW_PROGRAMS = 128, 100
+"""Up to so many queries so few programs will do: b7 s128 d192, 40 heads on 8: 111 µs with 560, and 99.5 with 112."""
 
 # The fastest tiles on an H200 that do not spill, by the columns of the second tile of a head. Measured were one tile of
 # the forward and several of the backward (`benchmarks/tuning/wide_heads-h200.json`). Columns of `Tiles`: queries, keys,
@@ -209,11 +215,28 @@ _FORWARD = {32: Tiles(128, 64, 8, 2), 64: Tiles(128, 64, 8, 2)}
 _DQ = {32: Tiles(128, 64, 8, 3), 64: Tiles(128, 64, 8, 2), 128: Tiles(128, 32, 8, 2)}
 _DK = {32: Tiles(64, 128, 8, 3), 64: Tiles(32, 64, 4, 2), 128: Tiles(32, 128, 8, 3)}
 _DV = {32: Tiles(64, 64, 4, 2), 64: Tiles(32, 64, 4, 3), 128: Tiles(64, 128, 8, 2)}
+# Of short sequences, heads of up to 192 elements. Backward in µs, with the tiles above and with these: b53 h8 s128 d160
+# causal 137 and 120, b7 s128 d192 causal, 40 heads on 8: 111 and 103, b1 s511 d192, 71 heads on one: 245 and 253.
+_SHORT, _SHORTISH = 256, 512
+_SHORT_DQ = {**_DQ, 32: Tiles(64, 32, 4, 2), 64: Tiles(64, 32, 4, 2)}
+_SHORT_DK = {**_DK, 32: Tiles(32, 64, 4, 2)}
+_SHORT_DV = {**_DV, 32: Tiles(32, 64, 4, 2)}
+
+
+def _is_short(problem: Problem) -> bool:
+    """Return whether small tiles are faster: few tokens, or too few blocks of 128 queries to fill the GPU twice.
+
+    The blocks of b1 h48 s368 d160 are 144: its dq takes 4 µs less in small tiles on an H200, and its dk 5 µs less.
+    """
+    length = max(problem.queries, problem.keys)
+    blocks = problem.heads * problem.blocks(problem.queries, 128)
+    return length <= _SHORT or (length < _SHORTISH and blocks < 2 * problem.plan.multiprocessors)
 
 
 def _config(tiles: Mapping[int, Tiles], problem: Problem) -> WideConfig:
     queries, keys, warps, stages = tiles[_rest(problem)]
-    least = MANY_PROGRAMS if problem.queries >= LONG else WideConfig.least_programs
+    few = FEW_PROGRAMS if problem.queries <= FEW_QUERIES else WideConfig.least_programs
+    least = MANY_PROGRAMS if problem.queries >= LONG else few
     return WideConfig(
         num_warps=warps, num_stages=stages, BLOCK_QUERIES=queries, BLOCK_KEYS=keys, least_programs=least
     )  # fmt: skip
@@ -288,17 +311,19 @@ class WideHeadsBackward:
     def plan(self, task: Gradients) -> tuple[Operand, ...]:
         """Plan dq, dk and dv."""
         plan, problem = task.problem.plan, task.problem
+        dq, dk, dv = (_SHORT_DQ, _SHORT_DK, _SHORT_DV) if _is_short(problem) else (_DQ, _DK, _DV)
         statistics = plan.empty(problem.statistics_shape, problem.statistics_dtype)
-        plan_delta(plan, task, statistics)
-        config = plan.choose(_config(_DQ, problem), "wide dq", *problem.sizes)
+        config = plan.choose(_config(dq, problem), "wide dq", *problem.sizes)
         rows = config.BLOCK_QUERIES
         plan.launch(
             attention_wide_dq_kernel, (problem.heads * problem.blocks(problem.queries, rows),), config,
-            **_arguments(problem, rows, config.BLOCK_KEYS, doutput=(task.doutput, rows), dq=(task.dq, rows)),
-            statistics_ptr=statistics.descriptor((1, 1, 1, rows)),
+            **_arguments(
+                problem, rows, config.BLOCK_KEYS, output=(task.output, rows), doutput=(task.doutput, rows),
+                dq=(task.dq, rows),
+            ), lse_ptr=task.lse, statistics_ptr=statistics,
         )  # fmt: skip
-        dk_config = plan.choose(_key_config(_DK, problem), "wide dk", *problem.sizes)
-        dv_config = plan.choose(_key_config(_DV, problem), "wide dv", *problem.sizes)
+        dk_config = plan.choose(_key_config(dk, problem), "wide dk", *problem.sizes)
+        dv_config = plan.choose(_key_config(dv, problem), "wide dv", *problem.sizes)
         programs = problem.key_heads * problem.blocks(problem.keys, dk_config.BLOCK_KEYS)
         parts = number_of_parts(problem, programs, dk_config.least_programs)
         parted = with_parts(task, parts)
