@@ -67,9 +67,12 @@ def attention_delta_kernel(
 
 @dataclass(frozen=True)
 class DeltaConfig(Config):
-    """Each program takes BLOCK_QUERIES queries of a head."""
+    """Each program takes BLOCK_QUERIES queries of a head.
 
-    BLOCK_QUERIES: int = 128
+    With 128 queries b1 s128 d72, 32 heads on 4, took 17.2 µs on an H200 for the whole backward; with 32 it takes 13.9.
+    """
+
+    BLOCK_QUERIES: int = 32
 
 
 def plan_delta(plan: Plan, task: Gradients, statistics: Operand, counters: Operand | None = None) -> None:
