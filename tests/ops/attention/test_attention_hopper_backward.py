@@ -58,6 +58,20 @@ class TestWhoComputes:
         assert kernels_for(batch=1, key_heads=4, group=2) >= {KERNEL, "attention_add_parts_kernel"}
         assert "attention_add_parts_kernel" not in kernels_for(batch=16, key_heads=8, group=2)
 
+    @pytest.mark.parametrize(
+        ("sizes", "parts"),
+        [  # waves of programs, sums of parts, and programs that wait for each other under a causal mask
+            ({"batch": 43, "key_heads": 2, "group": 7, "queries": 44, "keys": 44, "head": 80}, 1),
+            ({"batch": 1, "key_heads": 4, "group": 8, "queries": 128, "keys": 128, "head": 72}, 8),
+            ({"batch": 4, "key_heads": 8, "group": 4, "queries": 4096, "keys": 4096, "head": 128}, 1),
+            ({"batch": 3, "key_heads": 8, "group": 8, "queries": 1025, "keys": 1025, "head": 64}, 2),
+        ],
+    )
+    def test_groups_are_split_into_as_many_parts_as_are_fastest(self, sizes: dict[str, int], parts: int) -> None:
+        case = spec.case("causal-128").with_sizes(**sizes)
+        (launch,) = (one for one in planned_launches(spec, case, torch.bfloat16) if one.kernel.__name__ == KERNEL)
+        assert launch.arguments["n_parts"] == parts
+
     @pytest.mark.parametrize(("group", "ascending"), [(1, False), (4, True)])
     def test_heads_that_share_keys_go_from_the_first_to_the_last(self, group: int, ascending: bool) -> None:
         case = spec.case("causal-128").with_sizes(key_heads=8, group=group)
@@ -76,21 +90,32 @@ class TestWhoComputes:
             {"dtype": torch.float32, "head": 64},
             {"head": 32},
             {"head": 100},
-            {"queries": backward_plan.LEAST_LENGTH - 1},
-            {"keys": backward_plan.LEAST_LENGTH - 1},
         ],
         ids=[
             "single-precision",
             "narrow-heads",
             "rows-of-no-whole-units",
-            "few-queries",
-            "few-keys",
         ],
     )
     def test_the_plain_form_does_for_the_rest(self, other: dict[str, Any]) -> None:
         launched = kernels_for(**other)
         assert KERNEL not in launched
         assert launched >= PLAIN_BACKWARD
+
+    @pytest.mark.parametrize(
+        ("least", "sizes"),
+        [
+            (backward_plan.LEAST_LENGTH, {"head": 128, "group": 1}),
+            (backward_plan.LEAST_LENGTH, {"head": 72, "group": 2}),
+            (backward_plan.LEAST_LENGTH, {"head": 64, "group": 2}),
+            (backward_plan.LEAST_ALONE, {"head": 64, "group": 1}),
+        ],
+        ids=["wide-heads", "wide-and-shared", "shared-keys", "narrow-heads"],
+    )
+    def test_short_sequences_are_left_to_the_plain_form(self, least: int, sizes: dict[str, Any]) -> None:
+        assert KERNEL in kernels_for(queries=least, keys=least, **sizes)
+        assert KERNEL not in kernels_for(queries=least, keys=least - 1, **sizes)
+        assert KERNEL not in kernels_for(queries=least - 1, keys=least, **sizes)
 
     @pytest.mark.parametrize("option", ["bias", "mask", "softcap", "dropout", "left", "right"])
     def test_what_is_done_to_scores_is_left_to_the_plain_form(self, option: str) -> None:
@@ -113,7 +138,7 @@ class TestWhoComputes:
         assert launched >= PLAIN_BACKWARD
 
     def test_the_interpreter_is_given_the_plain_form(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(backward_plan, "LEAST_LENGTH", 64)
+        monkeypatch.setattr(backward_plan, "LEAST_ALONE", 64)
         leaves = [torch.randn(1, 1, 96, 64, dtype=torch.float16, requires_grad=True) for _ in range(3)]
         doutput = torch.randn(1, 1, 96, 64, dtype=torch.float16)
         with ts.use("interpret"):
@@ -136,7 +161,7 @@ class TestWhoComputes:
 
 @pytest.mark.parametrize(
     ("head", "tiles", "queries"),
-    [(40, (64, 0), 128), (64, (64, 0), 128), (72, (128, 0), 64), (80, (64, 16), 64), (96, (64, 32), 64),
+    [(40, (64, 0), 128), (64, (64, 0), 128), (72, (64, 16), 64), (80, (64, 16), 64), (96, (64, 32), 64),
      (104, (128, 0), 64), (128, (128, 0), 64)],
 )  # fmt: skip
 def test_a_head_is_one_tile_or_two(head: int, tiles: tuple[int, int], queries: int) -> None:
@@ -250,8 +275,8 @@ def test_gradients_in_a_captured_graph_are_the_same_at_every_replay(monkeypatch:
 
 @pytest.mark.parametrize(
     ("sizes", "whole"),
-    [({}, True), ({"keys": 65}, True), ({"keys": 129}, False), ({"group": 2}, False), ({"head": 128}, False)],
-    ids=["128-keys", "65-keys", "129-keys", "shared-keys", "wide-heads"],
+    [({}, True), ({"keys": 65}, True), ({"keys": 129}, False)],
+    ids=["128-keys", "65-keys", "129-keys"],
 )
 def test_the_gradient_of_a_short_sequence_is_one_kernel(sizes: dict[str, int], whole: bool) -> None:
     case = spec.case("small").with_sizes(**sizes)

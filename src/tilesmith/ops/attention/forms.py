@@ -31,7 +31,7 @@ BACKWARD: list[Form[Gradients, tuple[Operand, ...]]] = [
     DecodeBackward(),  # few queries, many keys: the keys are split over programs
     ShortBackward(),  # up to 64 queries and keys
     ChunkedBackward(),  # sequences that share a bias with a gradient, some sequences at a time
-    HopperBackward(),  # Hopper, half precision, long sequences
+    HopperBackward(),  # Hopper, half precision, heads of 33 to 128 elements, more than 32 tokens
     WideHeadsBackward(),  # TMA, half precision, heads of more than 128 elements
     PortableBackward(),  # every problem, on every GPU and in the interpreter
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,7 @@ from tilesmith.ops.attention.hopper.problems import takes_plain_problem
 from tilesmith.ops.attention.kernels.delta import plan_delta
 from tilesmith.ops.attention.kernels.group_parts import number_of_parts, plan_sum_of_parts, with_parts
 from tilesmith.ops.attention.problem import Gradients, Problem
+from tilesmith.ops.attention.reference import UNBOUNDED
 from tilesmith.ops.device.hopper import GROUP_WARPS
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.plan import Operand
@@ -47,28 +49,64 @@ def hopper_backward_config(problem: Problem) -> HopperBackwardConfig:
     s16384 544, 549, 509, 405, 339. Causal with 32 heads of 64: s4096 417, 433, 440, 442, 445, 420; s16384 473, 483,
     482, 448, 395, 341. Sets of 32, 64 and 128 of heads of 64: b8 h16 s256 160, 168, 188; b32 h16 s512 313, 317, 313.
 
-    GQA, in ascending order, with sets of 16, 32 and 64 key heads. 32 heads on 8, causal, groups split into 1,024
-    programs: b4 s2048 d64 307, 353, 377, d128 396, 434, 412; into 256: b8 s512 d64 172, 183, 224. In descending order,
-    by an older kernel: b4 s2048 d64 313 in place of 344.
+    GQA in ascending order, in µs with sets of 4, 8, 16, 32 and 64 key heads: full b7 s2048 d112, 64 heads on 8: 4372,
+    4613, 4912, 5280; b2 s4096 d64, 28 on 4: 1394, 1346, 1330, 1314. Under a causal mask programs of the first keys have
+    the most queries, so those of many heads start together: b4 s4096 d128, 32 on 8: 3464 with 8, 2815, 2690; b4 s2048
+    d64, 32 on 8: 726 with 8, 572, 495, 467; b2 s16384 d128, 16 on 8: 11415, 10413, 9785, 9925; b1 s1024 d64, 71 on one:
+    147 with 64, 103 with all.
     """
-    if problem.group > 1:
-        if problem.queries >= LONG:
-            return HopperBackwardConfig(ASCENDING=True, set_heads=32, least_programs=MANY_PROGRAMS)
-        return HopperBackwardConfig(ASCENDING=True, set_heads=64)
     blocks: int = triton.cdiv(problem.keys, int(KEYS.value))
+    if problem.group > 1:
+        is_full = problem.right == UNBOUNDED
+        sets = max(MANY_HEADS // blocks, 16)
+        if is_full and problem.queries >= LONG:
+            sets = 16 if problem.head_block <= 64 else 8
+        return HopperBackwardConfig(
+            ASCENDING=True, set_heads=sets, least_programs=_fastest_parts(problem) * _programs(problem)
+        )  # fmt: skip
     return HopperBackwardConfig(set_heads=min(max(256 // blocks, 1), 128 if problem.head_block <= 64 else 32))
 
 
-LEAST_LENGTH = 129
-"""The fewest queries and keys. In µs on an H200, and of the portable kernels: b16 h20 s159 d80 causal 66.4 (90.6), b32
-s200 d128 causal, 16 heads on 4: 107.7 (155.1), b64 h12 s197 d64 full 141 (188), b8 h16 s192 d64 causal 24.3 (23.1). Up
-to 128 keys are one portable kernel: b32 h16 s128 d64 full 40.5 (39.9)."""
+LONG, MANY_HEADS = 1024, 1024
+PROLOGUE, SUM_OF_PARTS, COLUMNS_SUMMED = 5.0, 1.5, 9000
+"""Costs in the time of one block of queries, about 2.3 µs: to start and end a program, to add up parts, and how many
+columns of 128 keys the kernel that adds parts moves in that time."""
 
-LONG, MANY_PROGRAMS = 1024, 1024
-"""From so many queries on, GQA pays for splitting groups into so many programs. On an H200, backward in µs with one
-part, 256, 512 and 1,024 programs, and PyTorch: 32 heads on 4 key heads, s8192 d128 3664, 3611, 3146, 2769, 2633; on 8,
-s2048 d128 348, 275, 245, 244, 266; 71 heads on one, b6 s2050 d128 5708, 5420, 5427, 5373, 5282. Shorter, the sums cost
-more: b8, 32 heads on 8, s512 d64 117, 117, 130, 147, 152."""
+
+def _fastest_parts(problem: Problem) -> int:
+    """Return into how many parts the group of heads is split, by an estimate of the time on this GPU.
+
+    Full attention takes whole waves. Under a causal mask programs of a group wait at each head for the one with the
+    most queries, the longer the more blocks of a head run at the same time. In µs on an H200 with one part, and with
+    as many as heads: b43 s44 d80, 14 heads on 2: 24.8, 40.4; b1 s128 d72, 32 on 4: 42.8, 17.2. With one part, two and
+    four: b3 s1025 d64 causal, 64 on 8: 312, 260, 260; b4 s4096 d128 causal, 32 on 8: 2690, 2777, 3012; b3 s5696 d112
+    full, 64 on 8: 15,152, 14,322, 14,543.
+    """
+    first, rest = parts_of_head(problem.head_size)
+    query_blocks: int = triton.cdiv(problem.queries, _queries_at_a_time(first, rest))
+    key_blocks: int = triton.cdiv(problem.keys, int(KEYS.value))
+    group, programs, multiprocessors = problem.group, _programs(problem), problem.plan.multiprocessors
+    is_full = problem.right == UNBOUNDED
+
+    def time(parts: int) -> float:
+        longest = PROLOGUE + group / parts * query_blocks
+        waves = parts * programs / max(multiprocessors, 1)
+        moved = SUM_OF_PARTS + parts * programs * problem.head_size / COLUMNS_SUMMED if parts > 1 else 0.0
+        if is_full or key_blocks == 1:
+            return math.ceil(waves) * longest + moved
+        mean = PROLOGUE + group / parts * (query_blocks + 1) / 2
+        at_once = min(max(key_blocks / max(waves, 1.0), 1.0), key_blocks)  # blocks of a head
+        waiting = (at_once - 1) / (2 * key_blocks) if parts < group else 0.0
+        return max(waves * mean / (1 - waiting), longest) + moved
+
+    return min((parts for parts in range(1, group + 1) if group % parts == 0), key=time)
+
+
+LEAST_LENGTH, LEAST_ALONE = 33, 129
+"""The fewest queries and keys: of heads of more than 64 elements or with GQA, and of other heads. In µs on an H200, and
+of the portable kernels: b16 h20 s40 d96 full 23.9 (30.4), b57 h12 s128 d112 full 74.7 (122), b32 s128 d64, 32 heads on
+8: 45.7 (71.1), b2 h64:8 s60 d128 causal 14.0 (13.6), b16 h20 s32 d128 24.7 (21.1). Heads of up to 64: b64 h12 s197 full
+141 (188), b8 h16 s192 causal 24.3 (23.1). Up to 128 keys are one portable kernel: b32 h16 s128 d64 full 37.8 (38.9)."""
 
 
 def _queries_at_a_time(first: int, rest: int) -> int:
@@ -120,7 +158,7 @@ def plan_hopper_backward(task: Gradients) -> tuple[Operand, ...]:
 
 
 class HopperBackward:
-    """Hopper, half precision, long sequences."""
+    """Hopper, half precision, heads of 33 to 128 elements, all but the shortest sequences."""
 
     def takes(self, task: Gradients) -> bool:
         """Return whether the kernel can compute the gradients: TMA must be able to read and write every tensor."""
@@ -129,7 +167,9 @@ class HopperBackward:
 
     def suits(self, task: Gradients) -> bool:
         """Return whether sequences are long enough."""
-        return min(task.problem.queries, task.problem.keys) >= LEAST_LENGTH
+        problem = task.problem
+        alone = problem.group == 1 and problem.head_block <= 64
+        return min(problem.queries, problem.keys) >= (LEAST_ALONE if alone else LEAST_LENGTH)
 
     def plan(self, task: Gradients) -> tuple[Operand, ...]:
         return plan_hopper_backward(task)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from tilesmith.ops.attention.hopper.head_tiles import parts_of_head
 from tilesmith.ops.attention.hopper.softmax_weights import ROWS
 from tilesmith.ops.attention.problem import Problem
@@ -38,7 +40,7 @@ Speeds = Mapping[HopperForwardConfig, float]
 """How fast tiles are where they fill the GPU, relative to the fastest."""
 
 LEAST_WIDE, LEAST_NARROW = 512, 1024
-"""Sequences of fewer tokens are short: with heads of more than 96 columns, and of up to 96."""
+"""Sequences of fewer tokens are short: with heads of more than 128 columns, and of 80, 96 and 32."""
 LONG, LONGEST = 2048, 4096
 """From 4,096 tokens on heads of 64 use one program per tile. Measured: 2,048, where persistent is faster, and 8,192."""
 
@@ -49,10 +51,19 @@ def fastest_tiles(problem: Problem) -> HopperForwardConfig:
     shorter = min(problem.queries, problem.keys)
     if columns > 128:
         return _for_wide_heads(columns, shorter)
-    if shorter < (LEAST_WIDE if columns > 96 else LEAST_NARROW):
+    if problem.head_size % 16 and columns > 32:
+        speeds = _for_odd_rows(columns, shorter)
+    elif columns == 128:
+        speeds = {
+            HopperForwardConfig(GROUPS=2, BLOCK_KEYS=128, STAGES=2): 1.0, _for_short_sequences(columns): 0.85
+        }  # fmt: skip
+    elif columns == 64:
+        speeds = _for_heads_of_64(shorter)
+    elif shorter < LEAST_NARROW:
         return _for_short_sequences(columns)
-    speeds = _for_long_sequences(columns, problem.queries >= LONG, shorter >= LONGEST)
-    return min(speeds, key=lambda config: _rows_in_turn(problem, config) / speeds[config])
+    else:
+        speeds = _for_long_sequences(columns)
+    return min(speeds, key=lambda config: _time(problem, config) / speeds[config])
 
 
 def _for_short_sequences(columns: int) -> HopperForwardConfig:
@@ -88,11 +99,10 @@ def _for_short_sequences(columns: int) -> HopperForwardConfig:
     return HopperForwardConfig(GROUPS=1, BLOCK_KEYS=64, STAGES=3, resident=3 if columns == 64 else 4)
 
 
-def _for_long_sequences(columns: int, is_long: bool, is_longest: bool) -> Speeds:
-    """Return tiles for long sequences with heads of up to 128 columns, and their speeds.
+def _for_heads_of_64(shorter: int) -> Speeds:
+    """Return tiles for heads of 64 columns, and their speeds.
 
-    TFLOP/s of heads of 64 with GROUPS×BLOCK_KEYS, measured with Triton 3.6. "each": one program per tile. Two figures
-    are of two runs:
+    TFLOP/s with GROUPS×BLOCK_KEYS, measured with Triton 3.6. "each": one program per tile. Two figures are of two runs:
 
     |                                | plain | cuDNN | 2×128 | 4×64 |  3×128   | 3×128 each |
     |--------------------------------|-------|-------|-------|------|----------|------------|
@@ -107,13 +117,73 @@ def _for_long_sequences(columns: int, is_long: bool, is_longest: bool) -> Speeds
     reaches 419, not 382, and s1024 335, not 313. Later releases need more registers: 4×64 spills from Triton 3.7 on,
     3×128 each from 3.8, 3×128 from 3.9. 2 or 3 stages were slower than 4.
 
-    Two programs of 1×128 also fill the GPU where larger tiles leave much of a wave idle: b1 h16 s2048 d64 full takes
-    42.8 µs, and 58.3 with 3×128, whose 176 tiles are two waves; b1 h8 s4096 d64 causal 56.2 and 52.7.
+    In µs, with two programs of 1×128 and three of 1×64 that share a multiprocessor:
 
-    Heads of 128 at the power limit, TFLOP/s of b4 h32 s4096: 623 full and 545 causal. One program per tile: 604 and
-    542. Warpgroups that take turns at the tensor cores: 613 and 519. 3×64: 551 and 496.
+    |                                 | cuDNN | 4×64  | 3×128 | 2×128 | 1×128 | 1×64  |
+    |---------------------------------|-------|-------|-------|-------|-------|-------|
+    | b44 s1230 causal, 48 heads on 8 | 1,241 | 1,337 | 1,362 | 1,244 | 1,249 | 1,195 |
+    | b2 s1024 causal, 16 heads on 4  |  22.9 |  23.9 |  22.4 |  21.8 |  18.5 |  19.6 |
+    | b1 s1024 full, 24 heads on 8    |  23.9 |  25.2 |  33.0 |  26.8 |  24.3 |  19.9 |
+    | b4 s1024 causal, 32 heads on 8  |  58.7 |  51.9 |  59.9 |  57.7 |  56.4 |  57.2 |
+    | b14 h12 s1536 causal            |  145  |  146  |  140  |  149  |  147  |  148  |
+    | b16 h12 s1024 full              |  120  |  126  |       |  131  |  131  |  133  |
+    | b42 h12 s512 full               |  90.7 |  99.1 |  118  |  104  |  98.5 |  95.4 |
+    | b54 h12 s400 causal             |  89.2 |  72.2 |  107  |  84.7 |  74.7 |  64.1 |
+    """
+    use = register_use()
+    speeds = {
+        HopperForwardConfig(GROUPS=1, BLOCK_KEYS=128, STAGES=2, resident=2): 0.9,
+        _for_short_sequences(64): 0.8,
+    }
+    if use < RegisterUse.MOST:
+        each = shorter >= LONGEST and use < RegisterUse.MORE
+        speeds[HopperForwardConfig(GROUPS=3, BLOCK_KEYS=128, PERSISTENT=not each)] = 1.0
+    if use < RegisterUse.LESS and shorter >= LEAST_NARROW:
+        speeds[HopperForwardConfig(GROUPS=4, BLOCK_KEYS=64)] = 0.86
+    return speeds
 
-    Other heads in µs, with two programs of 1×128. "one tile": 2×128 with a single tile of 128 columns:
+
+def _for_odd_rows(columns: int, shorter: int) -> Speeds:
+    """Return tiles for heads whose rows are no multiple of 32 bytes, and their speeds.
+
+    TMA is slow on such rows, so large tiles, which load keys and values less often, are faster than with other heads.
+    Forward in µs. "one tile": heads of 72 in a single tile of 128 columns, in 2×128, or 1×64 for fewer than 512 tokens:
+
+    |                          | cuDNN | one tile | 1×64  | 2×64  | 3×64  | 2×128 |
+    |--------------------------|-------|----------|-------|-------|-------|-------|
+    | b16 h20 s372 d72 full    |  58.5 |   74.4   |  58.9 |  55.8 |  48.9 |  55.2 |
+    | b51 h20 s256 d72 full    |  77.3 |    111   |  90.6 |  83.2 |  126  |  83.5 |
+    | b12 h20 s1024 d72 causal |  149  |    148   |  159  |  135  |  132  |  134  |
+    | b6 h20 s2048 d72 full    |  415  |    434   |  496  |  418  |  362  |  391  |
+    | b34 h20 s384 d104 full   |  117  |          |  186  |  133  |       |  140  |
+    | b102 h20 s128 d104 full  |  64.9 |          |  87.7 |  72.6 |       |  69.9 |
+    | b12 h20 s1024 d104 causal|  154  |          |  403  |  154  |       |  160  |
+    | b6 h20 s2048 d104 full   |  443  |          |  762  |  506  |       |  483  |
+    | b51 h20 s250 d40 causal  |  54.1 |          |  60.3 |  55.2 |  61.7 |  59.9 |
+    | b51 h20 s256 d56 full    |  54.8 |          |  69.2 |  71.3 |  95.9 |  74.0 |
+    | b20 h20 s768 d56 causal  |  101  |          |  118  |  119  |  104  |  111  |
+
+    With 3×128 the last takes 109 µs, and b20 h20 s768 d40 full 149 (160 with 3×64).
+    """
+    if shorter <= int(ROWS.value):
+        return {_for_short_sequences(columns): 1.0}
+    stages = 4 if columns == 64 else 3
+    two = HopperForwardConfig(GROUPS=2, BLOCK_KEYS=64, STAGES=stages)
+    three = HopperForwardConfig(GROUPS=3, BLOCK_KEYS=64, STAGES=stages)
+    if columns == 128:
+        return {HopperForwardConfig(GROUPS=2, BLOCK_KEYS=128, STAGES=2): 1.0, two: 0.9}
+    if columns > 64:
+        return {three: 1.0, two: 0.75}
+    speeds = {three: 0.87, two: 0.8}
+    if register_use() < RegisterUse.MOST:
+        speeds[HopperForwardConfig(GROUPS=3, BLOCK_KEYS=128)] = 1.0
+    return speeds
+
+
+def _for_long_sequences(columns: int) -> Speeds:
+    """Return tiles for long sequences with heads of 32, 80 and 96 columns, and their speeds.
+
+    In µs, with two programs of 1×128. "one tile": 2×128 with a single tile of 128 columns:
 
     |                             | plain | cuDNN | one tile | 1×128 | 2×128 | 4×64 |
     |-----------------------------|-------|-------|----------|-------|-------|------|
@@ -123,25 +193,15 @@ def _for_long_sequences(columns: int, is_long: bool, is_longest: bool) -> Speeds
     | b4 h16 s2048 d80 full       |  275  |  205  |   208    |  191  |  193  |      |
     | b4 h16 s4096 d32 causal     |  283  |  332  |          |  279  |  305  | 261  |
     | b8 s1024 d32 causal, 32 on 8|  90.4 |  107  |          |  92.0 |  97.4 | 82.1 |
+    | b8 h16 s2048 d96 causal     |       |  261  |          |  251  |  222  |      |
     """
-    two_share = HopperForwardConfig(GROUPS=1, BLOCK_KEYS=128, STAGES=2, PLACES=1 if columns > 64 else 2, resident=2)
-    if columns == 128:
-        return {HopperForwardConfig(GROUPS=2, BLOCK_KEYS=128, STAGES=2): 1.0}
+    two_share = HopperForwardConfig(GROUPS=1, BLOCK_KEYS=128, STAGES=2, PLACES=1, resident=2)
     if columns == 96:
-        return {HopperForwardConfig(GROUPS=2, BLOCK_KEYS=128, STAGES=2): 1.0, two_share: 0.97}
+        return {HopperForwardConfig(GROUPS=2, BLOCK_KEYS=128, STAGES=2): 1.0, two_share: 0.85}
     if columns == 80:
         return {two_share: 1.0}
-    if columns == 32:  # b1 s1393 causal, 28 heads on 4: 30.4 and 21.9 µs
-        four_share = HopperForwardConfig(GROUPS=1, BLOCK_KEYS=64, STAGES=3, resident=4)
-        return {HopperForwardConfig(GROUPS=4, BLOCK_KEYS=64): 1.0, four_share: 0.95}
-    use = register_use()
-    speeds = {two_share: 0.95, HopperForwardConfig(GROUPS=2, BLOCK_KEYS=128): 0.92}
-    if use < RegisterUse.MOST:
-        each = is_longest and use < RegisterUse.MORE
-        speeds[HopperForwardConfig(GROUPS=3, BLOCK_KEYS=128, PERSISTENT=not each)] = 1.0 if is_long else 0.96
-    if use < RegisterUse.LESS:
-        speeds[HopperForwardConfig(GROUPS=4, BLOCK_KEYS=64)] = 0.96 if is_long else 1.0
-    return speeds
+    # b1 s1393 causal, 28 heads on 4: 30.4 and 21.9 µs
+    return {HopperForwardConfig(GROUPS=4, BLOCK_KEYS=64): 1.0, _for_short_sequences(32): 0.8}
 
 
 def _for_wide_heads(columns: int, shorter: int) -> HopperForwardConfig:
@@ -174,14 +234,23 @@ def _for_wide_heads(columns: int, shorter: int) -> HopperForwardConfig:
     return HopperForwardConfig(GROUPS=2, BLOCK_KEYS=64, STAGES=2)
 
 
-def _rows_in_turn(problem: Problem, config: HopperForwardConfig) -> float:
-    """Return how many queries a multiprocessor takes, one tile after another: whole waves if all tiles are equal.
+def _time(problem: Problem, config: HopperForwardConfig) -> float:
+    """Return the pairs of queries and keys that a multiprocessor computes, one tile after another.
 
-    Under a causal mask the last wave has the short tiles, so that part of a wave takes part of its time.
+    Prologue and epilogue of a tile count as one block of keys. Without a mask all tiles are equal and take whole waves.
+    Under a causal mask the last ones are short, but the longest takes its time.
     """
-    waves = number_of_tiles(problem, config) / (problem.plan.multiprocessors * config.resident)
-    waves = math.ceil(waves) if problem.right == UNBOUNDED else max(waves, 1.0)
-    return waves * config.GROUPS * int(ROWS.value) * config.resident
+    rows, multiprocessors = config.GROUPS * int(ROWS.value), problem.plan.multiprocessors
+    if problem.right == UNBOUNDED:
+        tiles = number_of_tiles(problem, config)
+        share = min(config.resident, -(-tiles // multiprocessors))  # programs that run on a multiprocessor
+        in_turn = math.ceil(tiles / (multiprocessors * share)) * share * (-(-problem.keys // config.BLOCK_KEYS) + 1)
+        return float(in_turn * config.BLOCK_KEYS * rows)
+    ends = np.minimum(np.arange(1, -(-problem.queries // rows) + 1) * rows, problem.queries)  # of a head's tiles
+    seen = np.clip(ends + problem.keys - problem.queries + problem.right, 0, problem.keys)
+    blocks = -(-seen // config.BLOCK_KEYS) + 1
+    blocks_in_turn = max(problem.heads * problem.sequences * blocks.sum() / multiprocessors, blocks.max())
+    return float(blocks_in_turn * config.BLOCK_KEYS * rows)
 
 
 def number_of_tiles(problem: Problem, config: HopperForwardConfig) -> int:

@@ -28,14 +28,13 @@ from tilesmith.toolchain.gluon import fetch, put
 def parts_of_head(head_size: int) -> tuple[int, int]:
     """Return the columns of the two tiles of a head. The second is zero where a single tile is as fast.
 
-    The figures are of the forward. Heads of 48 in tiles of 32 + 16 are no faster than in one of 64: b4 h16 s4096 causal
-    313 µs and 302. Where rows are no multiple of 32 bytes, two tiles lose too: with heads of 72 and tiles of 1×128, b50
-    h32 s512 full took 469 µs (cuDNN 375); in one tile with 2×128 it takes 427, and b7 h20 s4096 causal 932 (983). Heads
-    of 136 gain all the same: b30 h12 s1024 causal 278 (313).
+    Heads of 48 in tiles of 32 + 16 are no faster than in one of 64: forward of b4 h16 s4096 causal 313 µs and 302. In
+    tiles of 64 + 16 instead of 128 heads of 72 take 362 µs (434) forward, b6 h20 s2048 full, and 539 (623) backward, b4
+    h16 s2048 full.
     """
     if head_size > 192:
         return 256, 0
-    first = 128 if head_size > 96 or (head_size > 64 and head_size % 16) else 64 if head_size > 32 else 32
+    first = 128 if head_size > 96 else 64 if head_size > 32 else 32
     return first, next(columns for columns in (0, 16, 32, 64) if head_size - first <= columns)
 
 
