@@ -207,6 +207,10 @@ SIZES = {  # batch, heads, key heads, queries, keys, head size
     "two-tiles-some-see-nothing": (1, 4, 4, 1155, 515, 96),
     "two-tiles-many": (3, 30, 30, 520, 520, 96),
     "short-grouped": (3, 4, 2, 197, 140, 64),
+    "shortest": (2, 4, 4, 33, 40, 128),
+    "shortest-grouped": (3, 14, 2, 44, 44, 80),
+    "shortest-narrow": (2, 8, 2, 50, 33, 56),
+    "two-tiles-odd-rows": (2, 4, 2, 300, 170, 72),
 }
 
 

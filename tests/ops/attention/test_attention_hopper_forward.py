@@ -292,6 +292,11 @@ SIZES = {  # batch, heads, key heads, queries, keys, head size
     "two-tiles-wide-short": (3, 8, 8, 257, 130, 144),
     "two-tiles-wider": (1, 4, 2, 2050, 2050, 192),
     "two-tiles-wider-short": (2, 8, 2, 300, 300, 176),
+    "odd-rows": (3, 16, 4, 300, 330, 72),
+    "odd-rows-long": (2, 12, 4, 1100, 1100, 88),
+    "odd-rows-narrow": (3, 8, 8, 250, 250, 40),
+    "odd-rows-narrow-long": (2, 12, 4, 700, 768, 56),
+    "odd-rows-wide": (2, 8, 2, 300, 257, 104),
     "widest": (2, 6, 2, 1100, 1300, 256),
     "widest-short": (2, 4, 4, 20, 40, 224),
 }
