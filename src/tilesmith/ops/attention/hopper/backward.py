@@ -1,4 +1,4 @@
-"""The backward kernel for long sequences on Hopper: dq, dk and dv of attention.
+"""The backward kernel for Hopper: dq, dk and dv of attention.
 
     weights = exp2(scale · log2(e) · k·qᵀ − lse)        transposed: one row per key
     ds = weights ∘ (v·doᵀ − δ)                          ∘: element by element
@@ -8,8 +8,8 @@ lse is the logarithm, to base 2, of a query's sum of exponentials, and δ = Σ d
 
 The kernel takes float16 and bfloat16, heads of 33 to 128 elements, causal or not, and a limit on later keys. A head is
 one tile of 64 or 128 columns, or two tiles: 64 + 16 and 64 + 32 (`head_tiles.py`). The kernel takes no bias, mask
-tensor, softcap, dropout or limit on earlier keys (`problems.py`). `backward_plan.py` launches it for long sequences;
-`attention/forms.py` lists it beside the other forms.
+tensor, softcap, dropout or limit on earlier keys (`problems.py`). `backward_plan.py` launches it for more than 32
+tokens; `attention/forms.py` lists it beside the other forms.
 
 The portable backward (`attention/kernels/backward.py`) computes weights and their gradients in two kernels: seven
 products. This kernel needs five. A program computes 128 keys and loops over the queries that attend to them. dk and dv
