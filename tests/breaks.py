@@ -612,8 +612,8 @@ BREAKS = [
     Break(
         "any-width gradient mixes rows of several alignments",
         "ops/device/norms/any_width.py",
-        "programs = min(triton.cdiv(problem.walk.rows, vector) * vector, most)",
-        "programs = min(problem.walk.rows, most)",
+        "programs = min(triton.cdiv(problem.walk.rows, alike), max(problem.most_programs // alike, 1)) * alike",
+        "programs = min(problem.walk.rows, problem.most_programs)",
         "tests/ops/device/norms/test_any_width.py -k one_alignment",
     ),
     Break(

@@ -126,7 +126,7 @@ def gradient_config(walk: Rows, element_bytes: int) -> TileConfig:
     # 128 bytes a thread, so that many elements share the work done once a row: on an H200 in bf16 8192×32000 takes
     # 259 µs (4.05 TB/s) and 4096×128256 takes 513 µs; with 64 bytes 276 and 539. Where blocks would have idle lanes, or
     # rows have edges, 32 bytes: 22499×9056 227 and 245, 18792×32575 597 and 628, 1191×200069 232 and 243.
-    per_vector, vectors = 128 * 16 // element_bytes, 2 if has_edges(walk, 2) else 8
+    per_vector, vectors = 128 * 16 // element_bytes, 2 if has_edges(walk, 16, 2) else 8
     while vectors > 2 and triton.cdiv(walk.columns, vectors * per_vector) * vectors * per_vector > 1.15 * walk.columns:
         vectors //= 2
     return TileConfig(num_warps=4, BLOCK_SIZE=per_vector * vectors)
@@ -174,7 +174,7 @@ def plan_gradient(
         strides = {f"{name}_stride": strides[0] for name, strides in zip(names, walk.strides, strict=True)}
         plan.launch(
             cross_entropy_row_backward_kernel, tile_grid(walk, config), config, **arguments, **strides,
-            EDGES=has_edges(walk, 2), VECTOR=VECTOR_BYTES // logits.element_bytes,
+            EDGES=has_edges(walk, 16, 2), VECTOR=VECTOR_BYTES // logits.element_bytes,
             n_rows=walk.rows, n_classes=walk.columns,
         )  # fmt: skip
     else:

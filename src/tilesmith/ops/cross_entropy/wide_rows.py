@@ -200,7 +200,7 @@ def of_rows(walk: Rows, logits: Operand, config: ForwardConfig) -> dict[str, obj
     return {
         "logits_stride": walk.strides[0][0], "target_stride": walk.strides[1][0], "n_classes": walk.columns,
         "n_parts": config.parts, "part_vectors": triton.cdiv(triton.cdiv(walk.columns, vector), config.parts),
-        "SPLIT": config.parts > 1, "EDGES": has_edges(walk, 1), "VECTOR": vector,
+        "SPLIT": config.parts > 1, "EDGES": has_edges(walk, 16, 1), "VECTOR": vector,
     }  # fmt: skip
 
 

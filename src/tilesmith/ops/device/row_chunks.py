@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import triton
 import triton.language as tl
 
+from tilesmith.ops.device.aligned_rows import cut_rows
 from tilesmith.ops.runtime.layout import Rows
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.toolchain import interpreter
@@ -51,10 +52,13 @@ def has_edge_lanes(chunk: int, element_bytes: int) -> bool:
     return chunk >= 2 * (VECTOR_BYTES // element_bytes) ** 2
 
 
-def has_edges(walk: Rows, tensors: int | None = None) -> bool:
-    """Whether some row of the first so many tensors of the walk, or of all, starts or ends inside a vector."""
+def has_edges(walk: Rows, vector: int, tensors: int | None = None) -> bool:
+    """Whether some row of the first so many tensors of the walk, or of all, starts or ends inside a vector.
+
+    Where the compiler must find out by itself that no row does, `vector` is 16: it knows multiples of 16 alone.
+    """
     strides = [stride for strides in walk.strides[:tensors] for stride in strides]
-    return walk.columns % 16 != 0 or any(stride % 16 != 0 for stride in strides)
+    return walk.columns % vector != 0 or any(stride % vector != 0 for stride in strides)
 
 
 def can_be_cut(walk: Rows, operands: Sequence[Operand], tensors: int | None = None) -> bool:
@@ -70,6 +74,15 @@ def can_pack(plan: Plan, element_bytes: int) -> bool:
     """Whether `packed_again` can be used: 16-bit elements, an NVIDIA GPU, no interpreter."""
     is_compiled = plan.device.type != "cpu" and not interpreter.is_interpreting()
     return element_bytes == 2 and is_compiled and plan.architecture.target.startswith("cuda")
+
+
+@triton.jit
+def cut_row(row_ptr, n_columns, VECTOR: tl.constexpr, EDGES: tl.constexpr, TOLD: tl.constexpr):
+    """Return `cut_rows` of one row. With TOLD the compiler learns that a row without edges is whole vectors."""
+    lead, length = cut_rows(row_ptr, n_columns, VECTOR, EDGES)
+    if TOLD:
+        length = length // VECTOR * VECTOR
+    return lead, length
 
 
 @triton.jit
@@ -112,7 +125,7 @@ def packed_again(chunks, PACKED: tl.constexpr):
     The compiler would convert every element once and keep the wider result. It cannot look through this instruction, so
     it converts again where the chunks are used. Only for NVIDIA GPUs, and not in the interpreter.
     """
-    if PACKED:
+    if PACKED and chunks[0].dtype.primitive_bitwidth == 16:
         kept = ()
         for place in tl.static_range(len(chunks)):
             pair = tl.inline_asm_elementwise(

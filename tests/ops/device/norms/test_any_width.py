@@ -14,6 +14,7 @@ from covering import covering
 from tilesmith.ops import SPECS
 from tilesmith.ops.device.norms import any_width
 from tilesmith.ops.runtime.kernels import recorded_plans
+from tilesmith.ops.runtime.plan import PlannedLaunch
 from tilesmith.toolchain.compiler import Target, compile_kernel
 
 NORMS = ("rms_norm", "add_rms_norm", "rms_norm_relu", "layer_norm")
@@ -38,7 +39,7 @@ def computed(function: Callable[..., Any], given: list[Tensor], dys: list[Tensor
 @covering(
     times=2,
     operator=NORMS,
-    columns=(513, 600, 777, 1023, 1025),
+    columns=(513, 520, 600, 777, 1023, 1025),
     rows=(1, 3, 19),
     dtype=(torch.float32, torch.float16, torch.bfloat16),
 )
@@ -134,14 +135,35 @@ def test_any_width_serves_both_directions_of_all_but_powers_of_two(operator: str
     assert launched & named == (set() if columns == 4096 else named)
 
 
-def test_any_width_backward_programs_take_rows_of_one_alignment() -> None:
-    """The number of programs is a multiple of the elements in a vector, whatever the number of rows."""
-    for rows in (1, 7, 263, 5000):
-        with recorded_plans("cuda:90") as plans:
-            given = arguments("rms_norm", rows, 4097, torch.bfloat16, "meta")
-            computed(SPECS["rms_norm"].op, given, [torch.empty(rows, 4097, dtype=torch.bfloat16, device="meta")])
-        grids = [launch.grid[0] for plan in plans for launch in plan.launches if "backward" in launch.kernel.__name__]
-        assert all(programs % 8 == 0 for programs in grids)
+def launches_of(operator: str, rows: int, columns: int) -> list[PlannedLaunch]:
+    with recorded_plans("cuda:90") as plans:
+        given = arguments(operator, rows, columns, torch.bfloat16, "meta")
+        computed(SPECS[operator].op, given, [torch.empty(rows, columns, dtype=torch.bfloat16, device="meta")] * 2)
+    return [launch for plan in plans for launch in plan.launches]
+
+
+@pytest.mark.parametrize(("columns", "alike"), [(4097, 8), (4098, 4), (4100, 2), (9217, 8), (20001, 8)])
+def test_any_width_backward_programs_take_rows_of_one_alignment(columns: int, alike: int) -> None:
+    """Program p takes the rows p, p + programs, …; after `alike` rows a row starts at the same place in a vector."""
+    for rows in (7, 263, 5000):
+        backward = next(one for one in launches_of("rms_norm", rows, columns) if "backward" in one.kernel.__name__)
+        parts = backward.arguments.get("n_parts", 1)
+        assert isinstance(parts, int)
+        assert backward.grid[0] // parts % alike == 0
+
+
+@pytest.mark.parametrize("operator", ["layer_norm", "add_rms_norm"])
+@pytest.mark.parametrize("columns", [4104, 20008])
+def test_rows_of_whole_vectors_have_no_edges(operator: str, columns: int) -> None:
+    """The compiler knows multiples of 16 alone, but 8 elements of bfloat16 are a vector."""
+    named = ("norm_any_width_forward_kernel", "norm_any_width_backward_kernel", "norm_team_backward_kernel")
+    launches = [one for one in launches_of(operator, 3000, columns) if one.kernel.__name__ in named]
+    assert len(launches) == 2
+    for launch in launches:
+        assert not launch.arguments["EDGES"]
+        binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
+        for kind in ("load", "store"):
+            assert max(access.vector_bytes for access in binary.accesses if access.kind == kind) == 16
 
 
 @pytest.mark.parametrize("operator", NORMS)

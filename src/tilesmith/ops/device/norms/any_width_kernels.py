@@ -6,7 +6,6 @@
 import triton
 import triton.language as tl
 
-from tilesmith.ops.device.aligned_rows import cut_rows
 from tilesmith.ops.device.norms.rows import (
     ONE_PLUS,
     add_to_first_and_rotate,
@@ -18,6 +17,7 @@ from tilesmith.ops.device.norms.rows import (
 from tilesmith.ops.device.row_chunks import (
     chunk_columns,
     chunk_pointers,
+    cut_row,
     edge_lanes,
     lane_sums,
     load_chunks,
@@ -66,8 +66,8 @@ def norm_any_width_forward_kernel(
     x_strides, y_strides, weight_stride, bias_stride, residual_strides, sum_strides, copy_stride,
     n_rows, n_parts, sizes, eps,
     HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr,
-    CENTRE: tl.constexpr, EDGES: tl.constexpr, COPIES: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr,
-    PARTS: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    CENTRE: tl.constexpr, EDGES: tl.constexpr, TOLD: tl.constexpr, COPIES: tl.constexpr, COMPUTE: tl.constexpr,
+    VECTOR: tl.constexpr, PARTS: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     """One row, or one part of a row, per program. With CENTRE the mean is subtracted first: LayerNorm.
 
@@ -77,7 +77,7 @@ def norm_any_width_forward_kernel(
     row, part = tl.program_id(0).to(tl.int64), 0
     if PARTS > 1:
         row, part = row // n_parts, tl.program_id(0) % n_parts
-    lead, length = cut_rows(y_ptr + row * y_strides[0], n_columns, VECTOR, EDGES)
+    lead, length = cut_row(y_ptr + row * y_strides[0], n_columns, VECTOR, EDGES, TOLD)
     edges, is_edge = edge_lanes(lead, length, n_columns, VECTOR, BLOCK_SIZE)
     start, count = 0, n_columns
     if PARTS > 1:
@@ -171,13 +171,13 @@ def norm_any_width_backward_kernel(
     dy_ptr, x_ptr, dx_ptr, weight_ptr, dsum_ptr, statistics_ptr, weight_partials_ptr, bias_partials_ptr,
     dy_strides, x_strides, dx_strides, weight_stride, dsum_strides, n_rows, sizes, eps,
     HAS_WEIGHT: tl.constexpr, WEIGHT_GRADIENT: tl.constexpr, BIAS_GRADIENT: tl.constexpr, RELU: tl.constexpr,
-    CENTRE: tl.constexpr, EDGES: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr,
+    CENTRE: tl.constexpr, EDGES: tl.constexpr, TOLD: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr,
     PACKED: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_SIZE: tl.constexpr, PIPELINE: tl.constexpr,
 ):  # fmt: skip
     """Persistent programs of one row at a time. The edges of the next row are loaded before a row is computed."""
     n_columns = sizes[0]
     first, programs = tl.program_id(0).to(tl.int64), tl.num_programs(0)
-    lead, length = cut_rows(dx_ptr + first * dx_strides[0], n_columns, VECTOR, EDGES)
+    lead, length = cut_row(dx_ptr + first * dx_strides[0], n_columns, VECTOR, EDGES, TOLD)
     edges, is_edge = edge_lanes(lead, length, n_columns, VECTOR, BLOCK_SIZE)
     weight = (tl.full([BLOCK_SIZE], 1.0, COMPUTE),) * CHUNKS
     weight_edges = tl.full([BLOCK_SIZE // VECTOR], 1.0, COMPUTE)
@@ -218,13 +218,18 @@ def norm_any_width_backward_kernel(
             factor = tl.rsqrt(first_total / n_columns + eps)
         statistics = mean, factor, scaled_mean, factor * (product / n_columns)
         dx_row = dx_ptr + row * dx_strides[0]
-        in_dsum = row * dsum_strides[0] if dsum_ptr is not None else 0
+        dsum, dsum_edges = (), ()
+        if dsum_ptr is not None:
+            dsum_row = dsum_ptr + row * dsum_strides[0]
+            dsum = load_chunks(dsum_row + lead, length, 0.0, BLOCK_SIZE, CHUNKS)
+            if EDGES:
+                dsum_edges = (tl.load(dsum_row + edges, mask=is_edge, other=0.0),)  # type: ignore[assignment]  # Triton unrolls
         weight_gradient, bias_gradient = store_gradient(
-            dx_row + lead, (dsum_ptr, in_dsum + lead), (x_kept, dy_kept, weight), statistics, length,
+            dx_row + lead, (x_kept, dy_kept, weight, dsum), statistics, length,
             (weight_gradient, bias_gradient), RELU, WEIGHT_GRADIENT, BIAS_GRADIENT, COMPUTE,
         )  # fmt: skip
         if EDGES:
-            normed = store_edge_gradient(dx_row + edges, dsum_ptr, in_dsum + edges, of_edges, statistics)
+            normed = store_edge_gradient(dx_row + edges, dsum_edges, of_edges, statistics)
             weight_gradient_edges += dy_edges * normed
             bias_gradient_edges += dy_edges
     if WEIGHT_GRADIENT:
@@ -269,17 +274,15 @@ def part_sums(
 
 @triton.jit
 def store_gradient(
-    dx_ptr, dsum, of_row, statistics, length, sums,
+    dx_ptr, of_row, statistics, length, sums,
     RELU: tl.constexpr, WEIGHT_GRADIENT: tl.constexpr, BIAS_GRADIENT: tl.constexpr, COMPUTE: tl.constexpr,
 ):  # fmt: skip
-    """Store dx of a row, or of one part of it, plus dsum where there is one. Return the sums of dw and db with what the
-    row adds to them.
+    """Store dx of a row, or of one part of it. Return the sums of dw and db with what the row adds to them.
 
-    `of_row` are x, dy and the weight in chunks; `dsum` is a pointer or None, and the place of the first column there.
+    `of_row` are x, dy, the weight and dsum in chunks. dsum, which is added to dx, may be empty.
     """
-    x, dy, weight = of_row
+    x, dy, weight, dsum = of_row
     weight_gradient, bias_gradient = sums
-    dsum_ptr, in_dsum = dsum
     mean, factor, scaled_mean, correction = statistics
     CHUNK: tl.constexpr = x[0].shape[0]
     for place in tl.static_range(len(x)):
@@ -287,8 +290,8 @@ def store_gradient(
         normed = (x[place].to(COMPUTE) - mean) * factor
         dx = factor * (given * weight[place].to(COMPUTE) - scaled_mean - normed * correction)
         mask = chunk_columns(place, CHUNK) < length
-        if dsum_ptr is not None:
-            dx += tl.load(chunk_pointers(dsum_ptr + in_dsum, place, CHUNK), mask=mask, other=0.0).to(COMPUTE)
+        if len(dsum) > 0:
+            dx += dsum[place].to(COMPUTE)
         tl.store(chunk_pointers(dx_ptr, place, CHUNK), dx.to(dx_ptr.dtype.element_ty), mask=mask)
         # After one turn for each chunk, every sum is in its place again.
         if WEIGHT_GRADIENT:
@@ -299,14 +302,17 @@ def store_gradient(
 
 
 @triton.jit
-def store_edge_gradient(dx_ptr, dsum_ptr, in_dsum, of_edges, statistics):
-    """Store dx at the edges of a row. Return the normed x there."""
+def store_edge_gradient(dx_ptr, dsum_edges, of_edges, statistics):
+    """Store dx at the edges of a row, to which `dx_ptr` points. Return the normed x there.
+
+    `dsum_edges` is empty, or holds dsum at the edges.
+    """
     x_edges, scaled_edges, is_edge = of_edges
     mean, factor, scaled_mean, correction = statistics
     normed = (x_edges - mean) * factor
     dx = factor * (scaled_edges - scaled_mean - normed * correction)
-    if dsum_ptr is not None:
-        dx += tl.load(dsum_ptr + in_dsum, mask=is_edge, other=0.0).to(dx.dtype)
+    if len(dsum_edges) > 0:
+        dx += dsum_edges[0].to(dx.dtype)
     tl.store(dx_ptr, dx.to(dx_ptr.dtype.element_ty), mask=is_edge)
     return normed
 

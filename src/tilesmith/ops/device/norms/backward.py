@@ -21,6 +21,7 @@ import triton
 
 from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.device.norms.rows import factor_of
+from tilesmith.ops.device.row_chunks import VECTOR_BYTES, has_edges
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.forms import FormWithDefault, first_default, first_form
 from tilesmith.ops.runtime.layout import Rows, as_rows
@@ -41,6 +42,11 @@ class BackwardConfig(Config):
     form: str = "one sweep"  # or "two sweeps", "any width" or "team"
     most_chunks: int = 1  # of BLOCK_SIZE columns, for one program of a team
     PACKED: bool = False  # pairs of 16-bit elements share a register in the form of any width
+    registers: int = 0  # of a thread, at most; 0: the compiler decides
+
+    @property
+    def registers_at_launch(self) -> int | None:
+        return self.registers or None
 
 
 class Sweep(NamedTuple):
@@ -77,8 +83,22 @@ class GradientProblem:
     @property
     def aligned(self) -> bool:
         """Whether loads of 16 elements are aligned in every row. Narrow loads need more registers for addresses."""
-        strides = (stride for strides in self.walk.strides for stride in strides)
-        return self.walk.columns % 16 == 0 and all(stride % 16 == 0 for stride in strides)
+        return not has_edges(self.walk, 16)
+
+    @property
+    def vector(self) -> int:
+        """The elements of a whole vector."""
+        return VECTOR_BYTES // self.x.element_bytes
+
+    @property
+    def has_edges(self) -> bool:
+        """Whether some row starts or ends inside a vector."""
+        return has_edges(self.walk, self.vector)
+
+    @property
+    def must_be_told(self) -> bool:
+        """Whether the compiler cannot know that all rows are whole vectors."""
+        return not self.has_edges and not self.aligned
 
     @property
     def sum_dtype(self) -> torch.dtype:

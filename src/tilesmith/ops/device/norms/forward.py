@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import triton
 
+from tilesmith.ops.device.row_chunks import VECTOR_BYTES, has_edges
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.forms import FormWithDefault, first_default, first_form
 from tilesmith.ops.runtime.layout import Rows
@@ -26,7 +27,14 @@ class ForwardConfig(Config):
     ROWS: int = 1
     BLOCK_SIZE: int = 1024
     most_chunks: int = 16  # of BLOCK_SIZE columns, for one program of the form of any width
-    form: str = "registers"  # or "blocks" or "any width"
+    PIPELINE: int = 1
+    programs_per_multiprocessor: int = 1
+    form: str = "registers"  # or "blocks", "any width" or "persistent"
+    registers: int = 0  # of a thread, at most; 0: the compiler decides
+
+    @property
+    def registers_at_launch(self) -> int | None:
+        return self.registers or None
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,28 @@ class ForwardProblem:
     def columns_apart(self) -> bool:
         """Whether neighbours in memory belong to different rows."""
         return self.walk.column_strides[0] != 1
+
+    @property
+    def vector(self) -> int:
+        """The elements of a whole vector."""
+        return VECTOR_BYTES // self.dtype.itemsize
+
+    @property
+    def has_edges(self) -> bool:
+        """Whether some row starts or ends inside a vector."""
+        return has_edges(self.walk, self.vector)
+
+    @property
+    def must_be_told(self) -> bool:
+        """Whether the compiler cannot know that all rows are whole vectors. On an H200 in bf16: layer_norm 20000×4120
+        87.3 µs, 94.4 with edges; add_rms_norm 20832×408 19.5 and 21.3.
+        """
+        return not self.has_edges and not self.aligned
+
+    @property
+    def aligned(self) -> bool:
+        """Whether 16 elements are whole vectors in every row, as kernels of tiles need for wide accesses."""
+        return not has_edges(self.walk, 16)
 
     @property
     def padded_row_bytes(self) -> int:
