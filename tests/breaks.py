@@ -610,6 +610,13 @@ BREAKS = [
         "tests/ops/matmul/test_matmul.py -k 'little_depth'",
     ),
     Break(
+        "a norm of narrow odd rows counts the columns past the end",
+        "ops/device/norms/persistent_forward.py",
+        "if place == CHUNKS - 1:  # the other chunks are full",
+        "if place == CHUNKS:",
+        "tests/ops/device/norms/test_any_width.py -k 'persistent and matches'",
+    ),
+    Break(
         "any-width gradient mixes rows of several alignments",
         "ops/device/norms/any_width.py",
         "programs = min(triton.cdiv(problem.walk.rows, alike), max(problem.most_programs // alike, 1)) * alike",

@@ -11,6 +11,7 @@ from torch import Tensor
 from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.device.norms.any_width import AnyWidthForward
 from tilesmith.ops.device.norms.forward import ForwardConfig, ForwardProblem, plan_rows
+from tilesmith.ops.device.norms.persistent_forward import PersistentForward
 from tilesmith.ops.device.norms.rows import (
     RowTensor,
     RowTile,
@@ -151,7 +152,12 @@ class LayerNormRowsInBlocks(RmsNormRowsInBlocks):
         return ForwardConfig(num_warps=warps, BLOCK_SIZE=warps * 32 * 16 // element_bytes, form="blocks")
 
 
-FORMS = (AnyWidthForward(centre=True), LayerNormRowsInRegisters(), LayerNormRowsInBlocks())
+FORMS = (
+    PersistentForward(centre=True),
+    AnyWidthForward(centre=True),
+    LayerNormRowsInRegisters(),
+    LayerNormRowsInBlocks(),
+)
 
 
 @kernels("layer_norm_forward")

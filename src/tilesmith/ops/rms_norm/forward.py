@@ -10,6 +10,7 @@ from torch import Tensor
 from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.device.norms.any_width import AnyWidthForward
 from tilesmith.ops.device.norms.forward import ForwardConfig, ForwardProblem, RowsInBlocks, RowsInRegisters, plan_rows
+from tilesmith.ops.device.norms.persistent_forward import PersistentForward
 from tilesmith.ops.device.norms.rows import RowTensor, RowTile, Vector, factor_of, load_tile, load_weight, store_tile
 from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.kernels import kernels
@@ -131,7 +132,12 @@ class RmsNormRowsInBlocks(RowsInBlocks):
         return ForwardConfig(num_warps=warps, BLOCK_SIZE=block_bytes // element_bytes, form="blocks")
 
 
-FORMS = (AnyWidthForward(centre=False), RmsNormRowsInRegisters(), RmsNormRowsInBlocks())
+FORMS = (
+    PersistentForward(centre=False),
+    AnyWidthForward(centre=False),
+    RmsNormRowsInRegisters(),
+    RmsNormRowsInBlocks(),
+)
 
 
 def plan_norm(

@@ -11,6 +11,8 @@ from torch import Tensor
 
 import tilesmith as ts
 from covering import covering
+from tilesmith.hardware.devices import for_target
+from tilesmith.hardware.occupancy import occupancy
 from tilesmith.ops import SPECS
 from tilesmith.ops.device.norms import any_width
 from tilesmith.ops.runtime.kernels import recorded_plans
@@ -164,6 +166,37 @@ def test_rows_of_whole_vectors_have_no_edges(operator: str, columns: int) -> Non
         binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
         for kind in ("load", "store"):
             assert max(access.vector_bytes for access in binary.accesses if access.kind == kind) == 16
+
+
+@pytest.mark.parametrize("operator", NORMS)
+def test_narrow_odd_rows_are_normed_by_persistent_programs(operator: str) -> None:
+    launch = next(one for one in launches_of(operator, 40000, 645) if "forward" in one.kernel.__name__)
+    assert launch.kernel.__name__ == "norm_persistent_forward_kernel"
+    binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
+    assert binary.spill_bytes <= 32  # Triton 3.9; none with 3.6
+    needed = occupancy(
+        for_target("cuda:90"), num_warps=1, registers=binary.registers, shared_bytes=binary.shared_bytes
+    )  # fmt: skip
+    assert needed.blocks * 132 >= launch.grid[0]  # else the last programs start when the first have ended
+
+
+@covering(
+    times=2,
+    operator=NORMS,
+    columns=(40, 319, 520, 645),
+    rows=(1, 37),
+    dtype=(torch.float32, torch.bfloat16),
+)
+def test_persistent_forward_matches_float64(operator: str, columns: int, rows: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    given = [one.detach() for one in arguments(operator, rows, columns, dtype)]
+    with ts.use("interpret"), ts.ops.configured(form="persistent", BLOCK_SIZE=256, num_warps=1, ROWS=1):
+        ours = SPECS[operator].op(*given)
+    right = SPECS[operator].reference(*[one.double() for one in given])
+    pairs = zip(ours, right, strict=True) if isinstance(ours, tuple) else [(ours, right)]
+    for one, wanted in pairs:
+        error = (one.double() - wanted).norm() / wanted.norm()
+        assert error < (1e-6 if dtype == torch.float32 else 4 * torch.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("operator", NORMS)
