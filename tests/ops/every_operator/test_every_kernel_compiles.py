@@ -214,7 +214,7 @@ ELSEWHERE = {
     "rms_norm_row_statistics_kernel", "rms_norm_backward_tiles_kernel",
     "layer_norm_row_statistics_kernel", "layer_norm_backward_tiles_kernel",
     "attention_wide_forward_kernel", "attention_wide_dq_kernel", "attention_wide_key_gradient_kernel",
-    "attention_decode_row_kernel",
+    "attention_decode_row_kernel", "norm_persistent_forward_kernel",
 }  # fmt: skip
 
 

@@ -137,8 +137,8 @@ def test_any_width_serves_both_directions_of_all_but_powers_of_two(operator: str
     assert launched & named == (set() if columns == 4096 else named)
 
 
-def launches_of(operator: str, rows: int, columns: int) -> list[PlannedLaunch]:
-    with recorded_plans("cuda:90") as plans:
+def launches_of(operator: str, rows: int, columns: int, target: str = "cuda:90") -> list[PlannedLaunch]:
+    with recorded_plans(target) as plans:
         given = arguments(operator, rows, columns, torch.bfloat16, "meta")
         computed(SPECS[operator].op, given, [torch.empty(rows, columns, dtype=torch.bfloat16, device="meta")] * 2)
     return [launch for plan in plans for launch in plan.launches]
@@ -178,6 +178,13 @@ def test_narrow_odd_rows_are_normed_by_persistent_programs(operator: str) -> Non
         for_target("cuda:90"), num_warps=1, registers=binary.registers, shared_bytes=binary.shared_bytes
     )  # fmt: skip
     assert needed.blocks * 132 >= launch.grid[0]  # else the last programs start when the first have ended
+
+
+@pytest.mark.parametrize("target", ["cuda:80", "hip:gfx942"])
+def test_persistent_programs_compile_for_other_gpus(target: str) -> None:
+    launch = next(one for one in launches_of("layer_norm", 40000, 645, target) if "forward" in one.kernel.__name__)
+    assert launch.kernel.__name__ == "norm_persistent_forward_kernel"
+    assert compile_kernel(launch.kernel, Target.parse(target), launch.arguments, **launch.options()).spill_bytes <= 32
 
 
 @covering(
