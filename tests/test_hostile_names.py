@@ -41,7 +41,7 @@ def _bench() -> str:
 
 
 def _survey() -> str:
-    survey = _stored("surveys/attention-grouped-h200.json")
+    survey = _stored("surveys/attention-unlisted-h200.json")
     page, keys = hostile(survey_page, survey)
     assert {"op", "device"} <= keys
     return page
