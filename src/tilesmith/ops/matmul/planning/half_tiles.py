@@ -2,8 +2,9 @@
 
 A predicted time chooses the tile, its orientation and split-K, and whether this form is faster than the others. It is
 fitted to 184 products of whole 16-byte units on an H200, each with up to 20 tiles: the tiles chosen take 3.5 % longer
-than the fastest in the geometric mean, 1.7 times in the worst case. This form then computes 70 of them. All 184 are at 0.92 of cuBLAS's speed, 0.87
-without this form, 0.94 if every choice were right (`benchmarks/tuning/tiles_of_many_sizes-h200.json`).
+than the fastest in the geometric mean, 1.7 times in the worst case. This form then computes 70 of them. All 184 are at
+0.92 of cuBLAS's speed, 0.87 without this form, 0.94 if every choice were right
+(`benchmarks/tuning/tiles_of_many_sizes-h200.json`).
 """
 
 from __future__ import annotations
