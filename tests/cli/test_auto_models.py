@@ -86,3 +86,15 @@ def test_shipped_models_are_those_of_the_stored_surveys() -> None:
     assert {name: one for table in shipped for name, one in table["source"]["surveys"].items()} == known, (
         "run `make figures`"
     )
+
+
+def test_shipped_file_has_a_line_for_each_tree() -> None:
+    tree = ["bytes", 20.0, -0.5, ["columns", 4.0, 0.1, 0.2]]
+    table = {
+        "schema": 2,
+        "models": {"softmax": {"range": {"bytes": [1.0, 2.0]}, "trees": [0.25, tree], "note": "ü"}},
+        "none": {},
+    }
+    text = auto_models.as_json(table)
+    assert json.loads(text) == table
+    assert [line.strip() for line in text.splitlines() if "columns" in line] == [json.dumps(tree)]

@@ -36,7 +36,7 @@ def main() -> int:
         print(f"tilesmith: {error}", file=sys.stderr)
         return 2
     for path, table in made.items():
-        storage.write_atomically(path, json.dumps(table, indent=1, ensure_ascii=False) + "\n")
+        storage.write_atomically(path, as_json(table) + "\n")
         print(f"{path}: written")
         for line in described(table):
             print(line)
@@ -52,6 +52,17 @@ def tables(surveys: Path) -> dict[Path, dict[str, Any]]:
     return {
         model.SHIPPED / f"{tuning.slug(device)}.json": _table(found, surveys) for device, found in by_device.items()
     }
+
+
+def as_json(value: Any, indent: int = 0) -> str:
+    """Return JSON with a line for each entry of a dictionary and for each tree."""
+    before = "\n" + " " * (indent + 1)
+    if isinstance(value, dict) and value:
+        entries = (f"{json.dumps(name)}: {as_json(one, indent + 1)}" for name, one in value.items())
+        return "{" + before + f",{before}".join(entries) + before[:-1] + "}"
+    if isinstance(value, list) and value and isinstance(value[-1], list):
+        return "[" + before + f",{before}".join(map(json.dumps, value)) + before[:-1] + "]"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def digest(path: Path) -> str:

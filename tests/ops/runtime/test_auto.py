@@ -120,6 +120,17 @@ class TestFitting:
         assert not one.model.takes_torch({"bytes": 20.0, "columns": 14.0, "unaligned": 0.0})
         assert not one.model.takes_torch({"bytes": 20.0, "columns": 4.0, "unaligned": 1.0})
 
+    def test_waves_of_two_sizes_need_many_trees(self) -> None:
+        def rule(features: Features) -> float:
+            return 0.4 * math.sin(features["bytes"]) + 0.3 * math.sin(features["columns"])
+
+        one = fitted(rule, count=400, noise=0.03)
+        assert one.kind.endswith("trees of depth 4")
+        assert one.lost < one.lost_by_ours / 4
+        again = model.from_data(json.loads(json.dumps(one.model.data())))
+        for sample in samples(rule, count=20):
+            assert again.log_ratio(sample.features) == pytest.approx(one.model.log_ratio(sample.features), abs=0.01)
+
     def test_unpredictable_times_are_left_to_pytorch(self) -> None:
         one = fitted(lambda features: 0.0, noise=0.3)
         chosen = [one.model.takes_torch(sample.features) for sample in samples(lambda features: 0.0)]

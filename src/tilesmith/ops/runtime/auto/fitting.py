@@ -1,8 +1,10 @@
 """Fit models to surveys, and choose among kinds of models by what they lose on left-out cases.
 
-Every candidate predicts each case from the others (in `FOLDS` parts). Its margin is the smallest with which few of the
-left-out cases would be slower than PyTorch. The candidate that then loses the least time against the better side wins.
-Several averaged trees, which nobody reads, must be noticeably better than one tree or a line.
+Every candidate predicts each case from the others (in `FOLDS` parts, divided in several ways). Its margin is the
+smallest with which few of the left-out cases would be slower than PyTorch. The candidate that then loses the least time
+against the better side wins.
+Many small trees, each fitted to what those before it leave (boosting), must be noticeably better than one tree or a
+line, which can be read.
 
 A tree may be cautious: it then predicts the mean of a leaf plus its standard deviation, so a leaf whose cases differ
 promises less than one whose cases agree.
@@ -11,7 +13,7 @@ promises less than one whose cases agree.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 from tilesmith.ops.runtime.auto.features import Features
 from tilesmith.ops.runtime.auto.model import NEVER, Model, Node
 
-FOLDS = 10
+FOLDS, DIVISIONS = 10, 3  # parts of the cases, and how often they are divided
 FEWEST = 22  # cases; fewer say too little
 WITHIN, FAR = math.log(1.03), math.log(1.08)  # behind PyTorch
 # Shares of left-out cases that may be further behind, and one case of a few in any event. None at all would cost more
@@ -33,8 +35,12 @@ STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0)  # of the penalty on weights
 DEPTHS = (0, 1, 2, 3, 4)
 CAUTIONS = (0.0, 1.0)  # standard deviations that a leaf adds
 SMALLEST_LEAF = 4
-TREES = 8  # that are averaged
-NOTICEABLE, SMALL_LOSS = 0.9, 0.001  # what several trees must gain over one
+ROUNDS, RATE, SHARE = (
+    80,
+    0.08,
+    0.7,
+)  # of boosting: trees, the part of each that counts, the cases that each is fitted to
+NOTICEABLE, SMALL_LOSS = 0.9, 0.001  # what many trees must gain over one
 FARTHEST = 1.5  # beyond exp(1.5) = 4.5 times slower or faster, more says nothing
 
 Floats = NDArray[np.float64]
@@ -73,14 +79,15 @@ def fit(samples: Sequence[Sample]) -> Fitted | None:
     truth = np.log([one.ours_ms / one.torch_ms for one in samples])
     simple = [_tried(kind, one, x, truth) for kind, one in _candidates(names).items()]
     best = min(simple, key=lambda one: one.lost)
-    kind = f"{TREES} cautious trees of depth {DEPTHS[-1]}"
-    several = _tried(kind, _trees_fit(names, DEPTHS[-1], TREES, CAUTIONS[-1]), x, truth)
-    return several if several.lost < NOTICEABLE * best.lost - SMALL_LOSS else best
+    if NOTICEABLE * best.lost <= SMALL_LOSS:
+        return best
+    many = _tried(f"{ROUNDS} trees of depth {DEPTHS[-1]}", _boosted_fit(names), x, truth)
+    return many if many.lost < NOTICEABLE * best.lost - SMALL_LOSS else best
 
 
 def _candidates(names: tuple[str, ...]) -> dict[str, Fit]:
     trees: dict[str, Fit] = {
-        f"{'cautious ' if caution else ''}tree of depth {depth}": _trees_fit(names, depth, 1, caution)
+        f"{'cautious ' if caution else ''}tree of depth {depth}": _tree_fit(names, depth, caution)
         for depth in DEPTHS
         for caution in CAUTIONS
     }
@@ -89,23 +96,30 @@ def _candidates(names: tuple[str, ...]) -> dict[str, Fit]:
 
 def _tried(kind: str, one: Fit, x: Floats, truth: Floats) -> Fitted:
     clipped = np.clip(truth, -FARTHEST, FARTHEST)
-    folds = np.arange(len(x)) % min(FOLDS, len(x))
-    predicted = np.empty(len(x))
-    for fold in np.unique(folds):
-        model = one(x[folds != fold], clipped[folds != fold])
-        predicted[folds == fold] = [_predict(model, row) for row in x[folds == fold]]
-    margin = _margin(predicted, truth)
+    predicted = np.concatenate([_left_out(one, x, clipped, seed) for seed in range(DIVISIONS)])
+    truths = np.tile(truth, DIVISIONS)
+    margin = _margin(predicted, truths)
     takes_ours = predicted <= -margin
     return Fitted(
         replace(one(x, clipped), margin=margin),
         kind,
         cases=len(x),
-        error=float(np.sqrt(np.mean((predicted - clipped) ** 2))),
-        behind=float(np.mean(takes_ours & (truth > WITHIN))),
-        lost=_lost(np.where(takes_ours, truth, 0.0), truth),
+        error=float(np.sqrt(np.mean((predicted - np.tile(clipped, DIVISIONS)) ** 2))),
+        behind=float(np.mean(takes_ours & (truths > WITHIN))),
+        lost=_lost(np.where(takes_ours, truths, 0.0), truths),
         lost_by_ours=_lost(truth, truth),
         lost_by_torch=_lost(np.zeros(len(x)), truth),
     )
+
+
+def _left_out(one: Fit, x: Floats, truth: Floats, seed: int) -> Floats:
+    """Return what is predicted for each case from the cases of other folds, with folds drawn at random."""
+    folds = np.random.default_rng(seed).permutation(len(x)) % min(FOLDS, len(x))
+    predicted = np.empty(len(x))
+    for fold in np.unique(folds):
+        model = one(x[folds != fold], truth[folds != fold])
+        predicted[folds == fold] = [_predict(model, row) for row in x[folds == fold]]
+    return predicted
 
 
 def _lost(taken: Floats, truth: Floats) -> float:
@@ -117,8 +131,8 @@ def _margin(predicted: Floats, truth: Floats) -> float:
     """Return the smallest margin with which our kernels are hardly ever chosen where they are slower."""
     for margin in MARGINS:
         behind = truth[predicted <= -margin]
-        few = np.sum(behind > WITHIN) <= max(MOST_BEHIND * len(truth), 1)
-        if few and np.sum(behind > FAR) <= max(MOST_FAR_BEHIND * len(truth), 1):
+        few = np.sum(behind > WITHIN) <= max(MOST_BEHIND * len(truth), DIVISIONS)
+        if few and np.sum(behind > FAR) <= max(MOST_FAR_BEHIND * len(truth), DIVISIONS):
             return margin + SPARE
     return NEVER
 
@@ -145,38 +159,83 @@ def _line_fit(names: tuple[str, ...], strength: float) -> Fit:
     return fit_line
 
 
-def _trees_fit(names: tuple[str, ...], depth: int, count: int, caution: float) -> Fit:
-    """Return the fit of one tree to all cases, or of several to random draws of as many cases."""
-
-    def fit_trees(x: Floats, truth: Floats) -> Model:
-        low, high = tuple(x.min(axis=0).tolist()), tuple(x.max(axis=0).tolist())
-        generator = np.random.default_rng(0)
-        draws = [np.arange(len(x))] if count == 1 else generator.integers(0, len(x), (count, len(x)))
-        trees = tuple(_grown(names, x[drawn], truth[drawn], depth, caution) for drawn in draws)
-        return Model(names, low, high, 0.0, trees=trees)
-
-    return fit_trees
-
-
-def _grown(names: tuple[str, ...], x: Floats, truth: Floats, depth: int, caution: float) -> Node:
-    split = _best_split(x, truth) if depth > 0 else None
-    if split is None:
+def _tree_fit(names: tuple[str, ...], depth: int, caution: float) -> Fit:
+    def leaf(truth: Floats) -> float:
         return float(truth.mean() + caution * truth.std())
+
+    def fit_tree(x: Floats, truth: Floats) -> Model:
+        tree = _grown(x, truth, depth, leaf, lambda: range(len(names)))
+        return Model(names, *_range(x), 0.0, trees=(_named(tree, names),))
+
+    return fit_tree
+
+
+def _boosted_fit(names: tuple[str, ...]) -> Fit:
+    """Return the fit of many trees whose predictions add up. Each split chooses from half of the features."""
+
+    def leaf(left: Floats) -> float:
+        return float(RATE * left.sum() / (len(left) + 1))
+
+    def fit_boosted(x: Floats, truth: Floats) -> Model:
+        generator = np.random.default_rng(0)
+
+        def half() -> list[int]:
+            chosen: list[int] = generator.choice(len(names), (len(names) + 1) // 2, replace=False).tolist()
+            return chosen
+
+        trees: list[Node] = [float(truth.mean())]
+        left = truth - truth.mean()
+        for _ in range(ROUNDS):
+            seen = generator.random(len(truth)) < SHARE
+            tree = _grown(x[seen], left[seen], DEPTHS[-1], leaf, half)
+            trees.append(_named(tree, names))
+            left = left - _predicted(tree, x)
+        return Model(names, *_range(x), 0.0, trees=tuple(trees))
+
+    return fit_boosted
+
+
+def _range(x: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the least and the largest value of each feature."""
+    return tuple(x.min(axis=0).tolist()), tuple(x.max(axis=0).tolist())
+
+
+def _grown(
+    x: Floats, truth: Floats, depth: int, leaf: Callable[[Floats], float], features: Callable[[], Iterable[int]]
+) -> Node:
+    """Return a tree whose nodes have numbers of features; `features` returns those that a split may choose from."""
+    split = _best_split(x, truth, features()) if depth > 0 else None
+    if split is None:
+        return leaf(truth)
     feature, threshold = split
     below = x[:, feature] <= threshold
     return [
-        names[feature],
+        feature,
         threshold,
-        _grown(names, x[below], truth[below], depth - 1, caution),
-        _grown(names, x[~below], truth[~below], depth - 1, caution),
+        _grown(x[below], truth[below], depth - 1, leaf, features),
+        _grown(x[~below], truth[~below], depth - 1, leaf, features),
     ]
 
 
-def _best_split(x: Floats, truth: Floats) -> tuple[int, float] | None:
+def _named(node: Node, names: tuple[str, ...]) -> Node:
+    """Return a tree with the names of features."""
+    if isinstance(node, list):
+        return [names[node[0]], node[1], _named(node[2], names), _named(node[3], names)]
+    return node
+
+
+def _predicted(node: Node, x: Floats) -> Floats:
+    """Return what a tree with numbers of features predicts for each row."""
+    if not isinstance(node, list):
+        return np.full(len(x), node)
+    return np.where(x[:, node[0]] <= node[1], _predicted(node[2], x), _predicted(node[3], x))
+
+
+def _best_split(x: Floats, truth: Floats, features: Iterable[int]) -> tuple[int, float] | None:
     """Return the feature and threshold that reduce the squared error most; None where no split leaves large leaves."""
     best, found = 1e-9, None
     count = len(truth)
-    for feature in range(x.shape[1]):
+    for feature in features:
         order = np.argsort(x[:, feature], kind="stable")
         values, sums = x[order, feature], np.cumsum(truth[order])
         left = np.arange(1, count)

@@ -1,7 +1,7 @@
 """From the features of a call to the logarithm of our time over PyTorch's, by coefficients fitted to surveys.
 
 Two kinds of models exist, because neither is better for every operator. A *line* is a weighted sum of the features and
-their squares. *Trees* ask for one feature after the other and end at a number; several are averaged. `margin` is what
+their squares. *Trees* ask for one feature after the other and end at a number; the numbers add up. `margin` is what
 the prediction must promise before our kernels compute: where the model erred on left-out cases, PyTorch computes.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from tilesmith import storage
 
-SCHEMA = 1
+SCHEMA = 2
 SHIPPED = Path(__file__).parent.parent / "shipped" / "auto"
 NEVER = 9.0  # a margin that no prediction reaches
 
@@ -44,7 +44,7 @@ class Model:
         ]
         if self.trees:
             clamped = dict(zip(self.names, values, strict=True))
-            return math.fsum(_follow(tree, clamped) for tree in self.trees) / len(self.trees)
+            return math.fsum(_follow(tree, clamped) for tree in self.trees)
         # Scaled to -1 … 1 over the range of the surveys.
         found = self.constant
         for value, low, high, one, two in zip(values, self.low, self.high, self.linear, self.squared, strict=True):
