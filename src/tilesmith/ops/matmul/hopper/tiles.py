@@ -1,11 +1,13 @@
-"""Half-precision GEMM on Hopper with tiles of many sizes, for products that leave tiles of 128 × 256 empty or too few.
+"""Half-precision GEMM on Hopper with tiles of many sizes.
+
+It computes products whose tiles of 128 × 256 would be partly empty, or too few to fill the GPU.
 
 Programs are persistent. One producer warp loads blocks of both operands by TMA into a ring of STAGES slots in shared
 memory. Two consumer warpgroups multiply half of a tile's rows each, and store their sums while the producer loads the
 next tile.
 
 A tile may be two blocks of columns side by side, 128 and 64 for instance: both share the loads of the rows. TURNED: the
-kernel computes yᵀ = bᵀ·aᵀ, so that the long side of y lies along the rows of the tensor cores, which are always 64.
+kernel computes yᵀ = bᵀ·aᵀ. A wgmma always takes 64 rows, but as few as 8 columns: few rows of y are then columns.
 """
 
 from __future__ import annotations
